@@ -1,14 +1,14 @@
-"""Inside the training process: marks of what happens, in shared memory. Never slows or stops training.
+"""The part of Lockstep inside the training process: writes marks of events to shared memory, never blocks training.
 
-    bootstrap ─► agent ─┬► hooks/ ─► mark_buffer or _marks.c   what happened: clock, kind, argument
-                        │               └► device/             the same for what is queued on a device
-                        ├► ring                                where the exporter reads it
-                        ├► attempt_facts ─► throughput/        what is known after the first steps: facts, model FLOPs
-                        └► profiler ─► capture/ ◄─ control     what the coordinator asks for
+    bootstrap ─► agent ─┬► hooks/ ─► mark_buffer or _marks.c   events: clock, kind, argument
+                        │               └► device/             the same for work queued on a device
+                        ├► ring                                the file that the exporter reads
+                        ├► attempt_facts ─► throughput/        known after the first steps: facts, model FLOPs
+                        └► profiler ─► capture/ ◄─ control     captures that the coordinator requests
 
-    groups, kinds, traffic   who talks to whom, and how much      api, adapters/   what a training reports itself
+    groups, kinds, traffic   process groups and their traffic     api, adapters/   what a training reports itself
 
-Nothing is interpreted here: lockstep/accounting makes steps of the marks, in the exporter.
+Nothing is interpreted here: lockstep/accounting, in the exporter, builds steps from the marks.
 
-Standard library and `lockstep.contracts` only; torch is touched in functions, once training has imported it.
+Standard library and `lockstep.contracts` only; functions use torch once training has imported it.
 """

@@ -1,14 +1,14 @@
-"""The agent of one training process: its states, and what ties hooks, marks, ring and captures together.
+"""The agent of one training process: its states, and the wiring of hooks, marks, ring and captures.
 
     dormant ──first backward, optimizer step or collective──► recording ──failure──► null
        └────────────── no ring can be made ──► null          │    ▲ └──exit──► finished
                                                              └────┘ a process group shows another rank
 
-Recording, it knows one training thread, which may change: `adopt` names it. What marks mean, step numbers among it,
-is known outside of the process alone (lockstep/accounting).
+While recording, it knows one training thread, which may change: `adopt` selects it. The meaning of marks, including
+step numbers, is known only outside the process (lockstep/accounting).
 
-Hooks are in place from the start, but identity is read and the ring appears only when the process is seen to train:
-torchrun's own process, compile workers and spawned data workers import torch and inherit RANK too, and must not take
+Hooks are installed from the start, but the identity is read and the ring created only when the process trains:
+torchrun's own process, compile workers and spawned data workers import torch and inherit RANK too, and must not occupy
 the rank's place; and many launchers set the rank late, or only as an argument of `init_process_group`.
 """
 
@@ -43,26 +43,26 @@ if TYPE_CHECKING:
     from lockstep.agent.device.event_queue import EventQueue
 
 VACANT = (1 << 64) - 1
-"""`MarkBuffer.thread` once the training thread has ended: no thread's id, and 0 is none either."""
+"""`MarkBuffer.thread` once the training thread has ended: not the id of any thread, and not 0 either."""
 WORKS_FOR_BACKWARD, STEPS_ELSEWHERE = 2, 3
-"""What `Agent.adopt` answers besides yes and no."""
+"""What `Agent.adopt` returns besides yes and no."""
 _NO_FILE = -1
 _LAST_CALLBACKS_MS = 10_000
 _MARK_COST_NS = {True: 200, False: 900}
-"""What a mark takes of the training thread, by whether it is the C extension's: between hot and cold caches, as
-benchmarks/agent_cost.py prints them. To measure each would cost more than the mark."""
+"""Cost of a mark on the training thread, by writer (C extension or Python): between hot and cold caches, as printed by
+benchmarks/agent_cost.py. Measuring each mark would cost more than the mark."""
 
 
 def _never() -> bool:
-    """Answer for a process without autograd, or without kernels in C++."""
+    """Answer for a process without autograd or without C++ kernels."""
     return False
 
 
 class Agent:
-    """One per process. `hooks` are functions that take the agent, put a hook in place and return its removal.
+    """The agent, one per process. `hooks` are functions that take the agent, install a hook and return its removal.
 
     `marks` is the process's MarkBuffer: inert (`thread` is 0) before training begins, after a failure and in a forked
-    child. `mark_writer` names what writes it.
+    child. `mark_writer` names its implementation.
     """
 
     def __init__(self, hooks: list[Callable[["Agent"], Callable[[], None]]]) -> None:
@@ -79,27 +79,27 @@ class Agent:
         )
         self.marks.mark_cost_ns = _MARK_COST_NS[self.mark_writer == C_EXTENSION]
         self.in_graph_task: Callable[[], bool] = _never
-        """Whether the calling thread runs a part of an autograd graph's backward, now (hooks/backward.py)."""
+        """Whether the calling thread is now running part of a backward graph (hooks/backward.py)."""
         self.collective_kernels = self.collective_kernels_reason = ""
-        """What the kernels in front of collectives are written in, and why not in C++ (hooks/collectives.py)."""
+        """The language of the collective kernels, and the reason if it is not C++ (hooks/collectives.py)."""
         self.device: EventQueue | None = None
-        """What queues events on the device of this process (agent/device), None without one."""
+        """Queues events on the device of this process (agent/device), None without one."""
         self.attempt_facts = AttemptFacts(self.marks, self.mark_writer)
         self.find_counters: Callable[[], Any] = lambda: None
-        """Returns torch.compile's counters once they are there (hooks/compilation.py)."""
+        """Returns torch.compile's counters once they exist (hooks/compilation.py)."""
         self._thread_exit = ThreadExit(self._vacate)
         self._stacks = StackDumps()
         self._step_watch = StepWatch(self.marks, os.environ)
         self._device_memory = DeviceMemoryCounters()
         self.ring: RingWriter | None = None
         self.groups = ProcessGroups(self._store_groups, clear=self.marks.clear_issues, at_first_use=self._check_rank)
-        self._place = (0, 1)  # rank and world size as the ring has them
+        self._place = (0, 1)  # rank and world size in the ring
         self.capture: RankCapture | None = None
         self.is_in_flight: Callable[[], bool] = _never
-        """Whether the end of a collective is still to be noted in C++ (hooks/native_kernel.py)."""
+        """Whether a C++ callback for the end of a collective is outstanding (hooks/native_kernel.py)."""
         self._dormant = True
         self._is_helper = False
-        """Whether a rank started this process, so that it is none; a helper that steps an optimizer reports that."""
+        """Whether a rank started this process, which then is not a rank; one that steps an optimizer reports that."""
         self._first_ends = self._first_backwards = self._last_ends = self._failed_stores = 0
         self._removals: list[Callable[[], None]] = []
         try:
@@ -114,32 +114,33 @@ class Agent:
         return self.boundary.guard(function)
 
     def mark(self, name: str) -> Callable[..., Any]:
-        """Return a method of the mark buffer: itself where it is C, which raises nothing of ours, else guarded."""
+        """Return a method of the mark buffer: unchanged if it is in C, which raises no error of ours, else guarded."""
         method: Callable[..., Any] = getattr(self.marks, name)
         return method if self.mark_writer == C_EXTENSION else self.guard(method)
 
-    # Which thread trains.
+    # The training thread.
 
     def records_here(self) -> bool:
-        """Whether communication of the calling thread, now, belongs to the training thread's step.
+        """Whether communication of the calling thread now belongs to the training thread's step.
 
-        On another thread it does where that works for the training thread's backward. Threads that save a checkpoint
-        meanwhile do not; one that runs a backward of its own at the same time cannot be distinguished from autograd's.
+        On another thread it does if that thread works for the training thread's backward. Threads that save a
+        checkpoint meanwhile do not; a thread with a concurrent backward of its own cannot be distinguished from
+        autograd's.
         """
         return get_ident() == self.marks.thread or self.works_for_backward()
 
     def works_for_backward(self) -> bool:
-        """Whether the calling thread is one of autograd's that works for the training thread's backward."""
+        """Whether the calling thread is an autograd thread that works for the training thread's backward."""
         marks = self.marks
         return marks.thread not in (0, VACANT) and marks.backward_depth > 0 and self.in_graph_task()
 
     def adopt(self, steps: bool = False) -> int:  # noqa: FBT001, FBT002  (as the mark buffer calls it)
-        """Whether the calling thread, which trains, is the training thread from now on.
+        """Whether the calling thread, which trains, becomes or is the training thread.
 
-        The first thread that trains wakes the agent. Another one takes its place as long as it has ended no step of an
-        optimizer, since a collective or a backward can come from a thread that only sets the job up, and once it has
-        ended. Autograd's own threads never do: they work for the thread that called backward. Nor does one that
-        `steps` an optimizer behind a backward of the training thread: it works for that one's step.
+        The first thread that trains wakes the agent. Another one replaces it while it has ended no optimizer step,
+        since a collective or a backward may come from a thread that only sets up the job, and once it has ended.
+        Autograd's own threads never do: they work for the thread that called backward. Nor does one that `steps` an
+        optimizer behind a backward of the training thread: it works for that thread's step.
         """
         if self._dormant and self.wake():
             return 1
@@ -174,10 +175,10 @@ class Agent:
         if thread == self.marks.thread:
             self.marks.thread = VACANT
 
-    # Its beginning.
+    # Start.
 
     def wake(self) -> bool:
-        """Begin to record if that did not happen yet and can; the calling thread is the training thread then."""
+        """Begin to record if that has not happened and is possible; the calling thread becomes the training thread."""
         if not self._dormant or self.in_graph_task():
             return False
         self._dormant = False
@@ -199,7 +200,7 @@ class Agent:
             return False
         process_end.watch_child_end(self.end)
         marks = self.marks
-        self._drop_device()  # the ordinals of another attempt are not this one's
+        self._drop_device()  # ordinals of the former attempt are not valid in this one
         marks.open(ring.file, BLOCKS_OFFSET, ring.block_count, ISSUES_OFFSET, FLAGS_OFFSET)
         self._first_ends, self._first_backwards, self._last_ends = 0, 0, 0
         self._failed_stores = marks.failures
@@ -227,9 +228,9 @@ class Agent:
         return ring
 
     def _check_rank(self) -> None:
-        """Begin again, as another rank, where a new process group shows that this process is not the rank it was.
+        """Begin again as another rank if a new process group shows that this process has another rank.
 
-        So do processes that train before they create their group, and restarts inside a process.
+        This happens in processes that train before they create their group, and in restarts within a process.
         """
         ring, group = self.ring, process_group()
         if ring is None or group in (None, self._place) or get_ident() != self.marks.thread:
@@ -245,10 +246,10 @@ class Agent:
         ring.withdraw()
         self.wake()
 
-    # While it records: what the mark buffer calls, on the training thread.
+    # While recording: called by the mark buffer, on the training thread.
 
     def _at_store(self) -> None:
-        """Show a sign of life and look for requests, after a store of marks: at most ten times a second."""
+        """After a store of marks, report a sign of life and poll for requests, at most ten times a second."""
         marks, ring, capture = self.marks, self.ring, self.capture
         assert ring is not None
         assert capture is not None
@@ -270,19 +271,19 @@ class Agent:
             self.marks.compilations = self.find_counters()
 
     def _at_boundary(self) -> None:
-        """Act where a step may begin: in the attempt's first steps, and where a capture wants to."""
+        """Act where a step may begin: in the attempt's first steps, and where a capture is due."""
         began_ns = thread_time_ns()
         if self.device is None and self.attempt_facts.looks_for_device:
             self.device = make_event_queue(self.marks, self.guard)
         self.attempt_facts.at_boundary()
-        capture = self.capture  # a failure inside of it takes it out of the agent
+        capture = self.capture  # a failure inside it removes it from the agent
         assert capture is not None
         flags = capture.at_boundary()
         if flags:
             self.marks.flag(flags)
         self.marks.spend(thread_time_ns() - began_ns)
 
-    # Its end.
+    # End.
 
     @property
     def alive(self) -> bool:
@@ -290,17 +291,17 @@ class Agent:
         return self._dormant or self.marks.thread != 0
 
     def forked(self) -> None:
-        """Make every hook inert in a forked child, whose parent goes on writing.
+        """Make every hook inert in a forked child, whose parent continues to write.
 
-        A child of a process that does not train yet stays dormant: launchers fork their ranks. One of a process that
-        records becomes so again: it is a rank if it trains in a larger world (lineage.py).
+        A child of a process that does not train yet stays dormant, since launchers fork their ranks. A child of a
+        process that records becomes dormant again: it is a rank if it trains in a larger world (lineage.py).
         """
         if self.ring is not None and self.marks.thread != 0:
             self._stacks.forget()
             self._disable()
             self.groups.clear()
             self._dormant = True
-        self.marks.in_flight.clear()  # the threads that would note them are not there
+        self.marks.in_flight.clear()  # the threads that would mark them do not exist here
 
     def _drop_device(self) -> None:
         self.device = self.marks.device = None
@@ -317,7 +318,7 @@ class Agent:
         self.guard(self.drain)()
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Mark the rank as finished, or as ended by `error`; one that dies otherwise shows that by its lock alone."""
+        """Mark the rank as finished, or as ended by `error`; otherwise only its lock shows that it died."""
         if self.ring is None or self.marks.thread == 0:
             return
         error = error or last_error()
@@ -338,28 +339,28 @@ class Agent:
             self.ring.set_state(STATE_RAISED)
 
     def drain(self) -> None:
-        """Wait, at the very end, until every collective in flight has noted its end here.
+        """Wait, at the very end, until every collective in flight has marked its end here.
 
-        One that wants to when the interpreter is gone aborts the process: its thread cannot be ended cleanly any more.
-        torch waits for the same collectives, later, when it destroys its process groups.
+        A callback that runs after the interpreter is gone aborts the process, because its thread cannot be ended
+        cleanly. torch waits for the same collectives, but later, when it destroys its process groups.
         """
         self.marks.thread = 0
         for future in list(self.marks.in_flight.values()):
             with suppress(RuntimeError):  # its failure is the training's to handle
                 future.wait()
-        for _ in range(_LAST_CALLBACKS_MS):  # waiting ends just before the callback runs
+        for _ in range(_LAST_CALLBACKS_MS):  # the wait ends just before the callback runs
             if not self.has_in_flight():
                 break
             sleep(0.001)
-        if not self._dormant:  # also one that was taken out: its callbacks may be freed only now
+        if not self._dormant:  # also a removed agent, whose callbacks may be freed only now
             backend_threads.let_finish()
 
     def has_in_flight(self) -> bool:
-        """Whether a collective is known not to be done."""
+        """Whether a collective is known to be in flight."""
         return bool(self.marks.in_flight) or self.is_in_flight()
 
     def remove(self) -> None:
-        """Take every hook off again, last one first. Not to be called from inside a hook."""
+        """Remove every hook, the last one first. Must not be called from inside a hook."""
         self._stacks.end()
         self._disable()
         while self._removals:
@@ -370,7 +371,7 @@ class Agent:
             self.ring.write_groups(groups)
 
     def _end_capture(self) -> None:
-        """Stop a running profiler: left alone it would record until memory ends, and crash torch at exit."""
+        """Stop a running profiler, which would otherwise record until memory is exhausted, and crash torch at exit."""
         capture, self.capture = self.capture, None
         if capture is not None:
             capture.abandon()

@@ -1,8 +1,8 @@
-"""What a training may report itself: where its steps end, what they hold, which phase runs.
+"""What a training may report itself: ends of steps, their content, and the current phase.
 
-For loops that no hook understands and for frameworks other than torch; torch's own loops need none of it. Nothing here
-raises: without an agent in this process (not under `lockstep run` and no rank set, or one that took itself out) every
-call is nothing, and a value that makes no sense is named once on stderr and left out.
+For loops that no hook recognises and for frameworks other than torch; torch's own loops need none of it. Nothing here
+raises: without an agent in this process (not under `lockstep run` and no rank set, or removed after a failure) every
+call does nothing, and an invalid value is reported once on stderr and ignored.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ _complaints: set[str] = set()
 
 
 def step_end() -> None:
-    """End the running training step here; from the first call on, no step ends anywhere else."""
+    """End the running training step here; from the first call on, steps end nowhere else."""
     agent = bootstrap.current()
     if agent is not None:
         agent.mark("step_end")()
@@ -36,9 +36,9 @@ def step_end() -> None:
 
 @contextmanager
 def step() -> Iterator[None]:
-    """Make the block one training step; what runs until the next block belongs to the next step.
+    """Make the block one training step; code between blocks belongs to the next step.
 
-    A block that raises ends no step: it was not completed.
+    A block that raises does not end a step, since the step was not completed.
     """
     agent = bootstrap.current()
     if agent is not None:
@@ -50,7 +50,7 @@ def step() -> Iterator[None]:
 def annotate(**quantities: float) -> None:
     """Add to the running step's `tokens`, `samples`, `work` or `flops` (model FLOPs of this rank), whole numbers.
 
-    What was annotated once is from then on not counted automatically.
+    A quantity that was annotated once is no longer counted automatically.
     """
     agent = bootstrap.current()
     if agent is None:
@@ -66,7 +66,7 @@ def annotate(**quantities: float) -> None:
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Make the block a phase of the step: `data`, `forward`, `backward` or `optimizer`. An outer phase wins."""
+    """Make the block a phase of the step: `data`, `forward`, `backward` or `optimizer`; an outer phase prevails."""
     agent = bootstrap.current()
     number = PHASES.get(name) if isinstance(name, str) else None
     if agent is None or number is None:
@@ -85,7 +85,7 @@ def phase(name: str) -> Iterator[None]:
 def communication(kind: str, payload_bytes: int = 0, bus_bytes: int | None = None) -> Iterator[None]:
     """Make the block a wait for a collective of a domain kind (`tp`, `cp`, `ep`, `dp`, `pp`, `world`).
 
-    `bus_bytes` is what crosses the slowest link for it, the payload if not given.
+    `bus_bytes` is the traffic on the slowest link, the payload if not given.
     """
     agent = bootstrap.current()
     is_kind = isinstance(kind, str) and kind in DOMAIN_KINDS
@@ -105,7 +105,7 @@ def communication(kind: str, payload_bytes: int = 0, bus_bytes: int | None = Non
 
 
 def _begin_communication(agent: "Agent", domain: int, payload_bytes: int, bus_bytes: int | None) -> bool:
-    """Note a collective that is done when the wait that begins here ends; return False where it is no step's."""
+    """Mark a collective that ends with the wait that begins here; return False if it belongs to no step."""
     if not agent.records_here() and agent.adopt() != 1:
         return False
     marks = agent.marks
@@ -120,9 +120,9 @@ def _begin_communication(agent: "Agent", domain: int, payload_bytes: int, bus_by
 
 
 def _whole(where: str, value: Any) -> int | None:
-    """Return a number that a record holds, without its fraction; None for what is none, which is named.
+    """Return `value` as a whole number that fits a record, without its fraction; None, and a complaint, if invalid.
 
-    A tensor is none: reading its value would wait for the device that is to compute it.
+    A tensor is invalid: reading its value would wait for the device that computes it.
     """
     is_number = isinstance(value, Real)
     if is_number and 0 <= value < _QUANTITY_MAX:
@@ -132,7 +132,7 @@ def _whole(where: str, value: Any) -> int | None:
 
 
 def _complain(where: str, got: Any, expected: str) -> None:
-    """Name what is wrong, once for each place: it is wrong at every step, with another value each time."""
+    """Report an invalid value once per place, since it recurs at every step with another value."""
     if where not in _complaints:
         _complaints.add(where)
         is_short = isinstance(got, str | float) or (isinstance(got, int) and abs(got) <= _QUANTITY_MAX)

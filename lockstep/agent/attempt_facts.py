@@ -1,7 +1,7 @@
-"""Collects what only the first steps of an attempt show: its facts, its device and the FLOPs of its model.
+"""Collects what is known only after an attempt's first steps: its facts, its device and the FLOPs of its model.
 
-The agent calls it at the ends of optimizers' steps and of steps that the training names, outside of a backward. In most
-trainings such an end is the end of a step; in the others (two optimizers) the work is done a little early.
+The agent calls it at the ends of optimizer steps and of steps that the training names, outside of a backward. In most
+trainings such an end is the end of a step; in the others (two optimizers) the work is done slightly early.
 """
 
 from threading import get_ident
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from lockstep.agent.throughput.flops import ModelFlopsReporter
 
 SETTLING_ENDS = 8
-"""Ends at which a device is looked for: some jobs touch theirs only after a first step on the host."""
+"""Ends at which the agent looks for a device: some jobs use theirs only after a first step on the host."""
 _UNKNOWN = (FLOPS_UNITS.index("unknown"), 0)
 REPEAT_INTERVAL_NS = 10_000_000_000
-"""A reader that comes late, or after the ring's first lap, knows the model's FLOPs after so long."""
+"""A reader that starts late, or after the ring's first lap, learns the model's FLOPs within this time."""
 
 
 class AttemptFacts:
-    """The facts of one process's present attempt. `flops` measures the model's FLOPs; None without torch."""
+    """Facts of one process's current attempt. `flops` measures the model's FLOPs; None without torch."""
 
     def __init__(self, marks: "MarkBuffer", mark_writer: str) -> None:
         self._marks = marks
@@ -39,7 +39,7 @@ class AttemptFacts:
         self._repeat_ns = 0
 
     def begin(self, ring: "RingWriter") -> None:
-        """Begin an attempt, whose marks begin after this."""
+        """Begin an attempt; its marks begin after this call."""
         self._ring = ring
         self._ends = self._repeat_ns = 0
         self._noted = _UNKNOWN
@@ -47,11 +47,11 @@ class AttemptFacts:
 
     @property
     def looks_for_device(self) -> bool:
-        """Whether a device may still be found."""
+        """Whether the search for a device continues."""
         return self._ends < SETTLING_ENDS
 
     def at_boundary(self) -> None:
-        """Go on, where that has not ended yet."""
+        """Continue the collection unless it has ended."""
         flops = self.flops
         if self._ends >= SETTLING_ENDS and (flops is None or not flops.is_measuring):
             return
@@ -61,17 +61,17 @@ class AttemptFacts:
             if flops.is_measuring:
                 self._marks.settling = max(self._marks.settling, 1)
         self.note_flops()
-        if self._ends in (1, SETTLING_ENDS) and self._ring is not None:  # more optimizers are met after the first end
+        if self._ends in (1, SETTLING_ENDS) and self._ring is not None:  # more optimizers appear after the first end
             self._ring.write_facts(collect(flops, self._mark_writer, self.kernels, self.stacks))
 
     def meet(self, optimizer: Any) -> None:
-        """Look at an optimizer that steps for the first time; the model's FLOPs hold from the running step on."""
+        """Inspect an optimizer at its first step; the model's FLOPs apply from the running step on."""
         if self.flops is not None:
             self.flops.meet(optimizer)
             self.note_flops()
 
     def note_flops(self) -> None:
-        """Leave a mark of the model's FLOPs if they have changed; on another thread it is left for the next end."""
+        """Mark the model's FLOPs if they have changed; from another thread, the mark is made at the next end."""
         if self.flops is None or self._marks.thread != get_ident():
             return
         unit, flops = self.flops.factor
@@ -81,7 +81,7 @@ class AttemptFacts:
             self._marks.model_flops(*noted)
 
     def repeat(self, now_ns: int) -> None:
-        """Leave it again once in a while."""
+        """Repeat the mark now and then."""
         if now_ns >= self._repeat_ns:
             self._repeat_ns = now_ns + REPEAT_INTERVAL_NS
             if self._noted != _UNKNOWN:

@@ -1,16 +1,16 @@
-"""torch's own threads: given the time to finish before a profiler begins or ends, and before the interpreter goes.
+"""torch's own threads: waits for them before a profiler starts or stops, and before the interpreter exits.
 
-A collective that is done is freed by the backend's thread if that is the last to hold it, and to free a tensor that
-Python has seen it needs the interpreter lock. A thread that asks for the lock once the interpreter is gone is ended by
-CPython inside a destructor, which aborts the process: "terminate called without an active exception", after a training
-that went well. torch alone does it where a process ends within milliseconds of its last collective; the agent's own
+A finished collective is freed by the backend's thread if that holds the last reference, and freeing a tensor that
+Python has seen needs the interpreter lock. A thread that requests the lock after the interpreter is gone is ended by
+CPython inside a destructor, which aborts the process: "terminate called without an active exception", after a
+successful training. torch alone does this if a process ends within milliseconds of its last collective; the agent's own
 time at that collective makes it likelier.
 
-A profiler with stacks that begins or ends while such a thread takes the interpreter lock walks over thread states that
-are being made or freed, and one that ends while a collective runs under it leaves the thread a freed queue: torch 2.13
-dies of either with a segmentation fault, within seconds where both happen again and again, with no agent there.
+If a profiler with stacks starts or stops while such a thread takes the interpreter lock, it walks over thread states
+that are being created or freed. If it stops while a collective runs under it, the thread is left with a freed queue.
+torch 2.13 crashes in either case with a segmentation fault, within seconds if both are repeated, also without an agent.
 
-Linux shows which thread runs. One that sleeps while no one holds the lock waits for work, and needs nothing any more.
+Linux shows which threads run. A thread that sleeps while no one holds the lock waits for work, and needs nothing more.
 """
 
 from collections.abc import Callable
@@ -21,9 +21,9 @@ LIMIT_NS = 2_000_000_000
 """Longest wait; only a thread that is runnable and gets no processor takes long."""
 _PAUSE_S = 0.001
 _QUIET_LOOKS = 3
-"""In a row: a pause lets those that wait for the lock have it, unless another thread of Python takes it first."""
+"""Consecutive checks: a pause gives the lock to waiting threads, unless another Python thread takes it first."""
 _TASKS = Path("/proc/self/task")
-_PREFIX = "pt_"  # of all threads that torch names
+_PREFIX = "pt_"  # prefix of the names that torch gives its threads
 _ASLEEP = "S"
 
 
@@ -55,7 +55,7 @@ def let_finish(
 
 
 def thread_states() -> list[str]:
-    """Return the scheduling state, one letter, of each thread of torch in this process; none where /proc is closed."""
+    """Return the scheduling state, one letter, of each thread of torch in this process; none if /proc is hidden."""
     found = []
     try:
         tasks = list(_TASKS.iterdir())

@@ -1,9 +1,10 @@
-"""How the agent gets into a training process: by hand (`lockstep.install()`) or by `lockstep run`.
+"""Loads the agent into a training process: manually (`lockstep.install()`) or by `lockstep run`.
 
 `lockstep run` puts `site/` first on PYTHONPATH. Its sitecustomize.py calls `install` in every Python that starts.
-Neither imports torch: a finder waits for training to do so. Which of these processes are ranks shows when they train.
+Neither imports torch: a finder waits for training to do so. Which of these processes are ranks is known when they
+train.
 
-This module is imported at the start of every such process, so it imports nothing that Python has not loaded by then.
+This module is imported at the start of every such process, so it imports only what Python has already loaded.
 """
 
 import os
@@ -22,21 +23,21 @@ SITE_DIRECTORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site"
 
 _agent: "Agent | None" = None
 _former: "list[Agent]" = []
-"""Agents that were taken out: their collectives may still be in flight."""
+"""Removed agents, whose collectives may still be in flight."""
 _asked = False
 
 
 def install() -> bool:
-    """Watch this training process from now on, or from when it imports torch; return whether that will be so.
+    """Monitor this training process from now on, or once it imports torch; return whether that will happen.
 
-    Never raises and never imports torch. Calling it again changes nothing. The ring appears when training begins, not
-    before: the rank is read then, as launchers may set it late. A process that a rank started is not watched.
+    Never raises and never imports torch. Calling it again has no effect. The ring is created when training begins,
+    because launchers may set the rank late. A process that a rank started is not monitored.
     """
     return _guarded(_install)
 
 
 def uninstall() -> None:
-    """Take the agent out of this process and report that the rank is finished. Never raises."""
+    """Remove the agent from this process and report that the rank is finished. Never raises."""
     global _agent, _asked
     _forget_finder()
     agent, _agent, _asked = _agent, None, False
@@ -47,10 +48,10 @@ def uninstall() -> None:
 
 
 def current() -> "Agent | None":
-    """Return this process's agent for a call of the training's own, None where none was wanted or after a failure.
+    """Return this process's agent for a call of the training's own, None if none was requested or after a failure.
 
-    It is wanted under `lockstep run`, after `lockstep.install()`, and where a launcher has set a rank. A process that
-    has not imported torch by its first such call trains without it: it gets an agent without its hooks.
+    It is requested under `lockstep run`, by `lockstep.install()`, and by a launcher that has set a rank. A process that
+    has not imported torch by its first such call trains without it: its agent has no torch hooks.
     """
     global _asked  # noqa: PLW0603  (an agent that cannot be installed is not tried again at every step)
     if _agent is None and not _asked and _is_wanted():
@@ -84,7 +85,7 @@ def _guarded(action: "Any") -> bool:
 
 
 def _mark_unwatched(text: str) -> None:
-    """Leave a mark for the exporter. Only importers of torch come here, or a training that asks by hand."""
+    """Leave a mark for the exporter. Only importers of torch, or a training that installs manually, get here."""
     from lockstep.agent.unwatched import mark  # noqa: PLC0415  (only where something failed)
 
     mark("hooks", text, os.environ)
@@ -112,7 +113,7 @@ def _install() -> bool:
 
 
 def _install_into_torch() -> bool:
-    """Install unless a rank of several started this process: hooks would cost its loader workers 50 ms for nothing."""
+    """Install unless a rank of several started this process: hooks would cost its loader workers 50 ms each."""
     from lockstep.agent.lineage import may_become_rank, watch_for_training  # noqa: PLC0415  (only where torch is)
 
     if not may_become_rank(os.environ):
@@ -158,7 +159,7 @@ def _is_main_interpreter() -> bool:
 
 
 def _disable_in_child() -> None:
-    _former.clear()  # the threads that they would wait for are not there
+    _former.clear()  # the threads that they would wait for do not exist here
     if _agent is not None:
         _agent.forked()
 
@@ -174,9 +175,9 @@ def _forget_finder() -> None:
 
 
 class _TorchFinder:
-    """Lets the import of torch happen as it would, and installs when it is complete.
+    """Lets the import of torch proceed unchanged, and installs when it is complete.
 
-    Not when an inner module arrives: torch imports those while torch.library does not exist yet.
+    Not on the import of an inner module: torch imports those before torch.library exists.
     """
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "ModuleSpec | None":

@@ -1,10 +1,10 @@
-"""The agent's one failure boundary: an exception of ours never reaches training.
+"""The agent's only failure boundary: an exception of ours never reaches training.
 
-Every function that training may run into passes through `FailureGuard.guard`. After the first failure the agent is a
-null agent: `on_failure` makes every hook inert, and only the count goes on.
+Every function that training may call passes through `FailureGuard.guard`. After the first failure the agent is a null
+agent: `on_failure` makes every hook inert, and only the count continues.
 
-Python runs the training's signal handlers wherever its main thread is, so inside these functions too. What a handler
-raises is the training's and passes, be it KeyboardInterrupt or an exception of its own.
+Python runs the training's signal handlers wherever its main thread is, including inside these functions. An exception
+raised by a handler is the training's and passes, be it KeyboardInterrupt or one of its own.
 """
 
 import sys
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def warn(message: str) -> None:
-    """Write one line to stderr, or nothing where there is none."""
+    """Write one line to stderr, or nothing if there is none."""
     try:
         print(f"lockstep: {message}", file=sys.stderr, flush=True)  # noqa: T201  (the one line a user sees)
     except Exception:  # noqa: BLE001  (closed, absent, or an object of the training's that raises what it likes)
@@ -21,7 +21,7 @@ def warn(message: str) -> None:
 
 
 def describe(error: BaseException) -> str:
-    """Return an error as one line of at most 300 characters."""
+    """Format an error as one line of at most 300 characters."""
     try:
         text = " ".join(str(error).split())
     except Exception:  # noqa: BLE001  (of a class of the training's)
@@ -30,7 +30,7 @@ def describe(error: BaseException) -> str:
 
 
 def came_by_signal(error: BaseException) -> bool:
-    """Whether a signal handler raised `error`, known by its frame: one of its arguments is the frame it interrupted."""
+    """Whether a signal handler raised `error`: one of the arguments of its frame is the frame it interrupted."""
     trace = error.__traceback__
     while trace is not None:
         frame = trace.tb_frame
@@ -51,7 +51,7 @@ class FailureGuard:
         self.failures = 0
 
     def guard(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function` such that it returns None instead of raising."""
+        """Wrap `function` so that it returns None instead of raising."""
 
         def guarded(*args: Any) -> Any:
             try:
@@ -64,9 +64,9 @@ class FailureGuard:
         return guarded
 
     def contain(self, function: Callable[..., Any], what: str) -> Callable[..., Any]:
-        """Return `function` such that a failure costs `what` alone: a line on stderr, once, and None is returned.
+        """Wrap `function` so that a failure disables only `what`: one line on stderr, once, and None is returned.
 
-        For what looks at objects of the training's own, whose classes do what they like: marks need none of it.
+        For functions that inspect the training's own objects, whose classes may do anything; marks need none of it.
         """
         is_named = False
 
@@ -94,14 +94,14 @@ class FailureGuard:
     ) -> bool:
         """Whether `error` is a failure of the agent's own in `function`; if so count it, and report the first one.
 
-        For hooks that are too hot for a wrapper; what is not absorbed is the training's and has to pass. `note` takes
-        the place of counting, which ends the agent.
+        For hooks that are too hot for a wrapper. An error that is not absorbed is the training's and must be re-raised.
+        `note` replaces counting, which ends the agent.
         """
         try:
             if came_by_signal(error):
                 return False
             (note or self._failed)(function, error)
-        except RecursionError:  # the training is so deep in calls that there is no room to report it
+        except RecursionError:  # the training's call stack leaves no room to report it
             pass
         return True
 

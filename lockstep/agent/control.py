@@ -1,10 +1,10 @@
-"""The reader of the node's control block: one small `pread` at a step boundary when nothing changed.
+"""Reads the node's control block, with one small `pread` at a step boundary if nothing changed.
 
-The exporter may make the file late, or replace it when it restarts; its path is looked at once a second. What the
-block holds when the rank begins was meant for a former attempt and is passed over.
+The exporter may create the file late, or replace it when it restarts; its path is checked once a second. A request that
+the block contains when the rank begins was meant for a former attempt and is ignored.
 
-A block orders work in this process, so it counts only as an ordinary file of a trusted user in a directory of one. It
-is read with `pread`: a block that somebody cuts reads as no block, where a mapping would end the training with SIGBUS.
+A block requests work in this process, so it is accepted only if it is an ordinary file of a trusted user in a directory
+of one. It is read with `pread`: a truncated block reads as no block, where a mapping would end training with SIGBUS.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe in
 
 
 class ControlReader:
-    """Reads `path`, a file of one of the `trusted` uids. Used by the training thread only."""
+    """Reads `path`, which must be a file of one of the `trusted` uids. Used by the training thread only."""
 
     def __init__(self, path: Path, trusted: frozenset[int]) -> None:
         self._path = path
@@ -40,7 +40,7 @@ class ControlReader:
         self._looked_ns = -LOOK_INTERVAL_NS
 
     def poll(self, now_ns: int) -> Any | None:
-        """Return what the block holds as JSON value if that is new, else None.
+        """Return the content of the block as a JSON value if it is new, else None.
 
         Raises
         ------
@@ -53,7 +53,7 @@ class ControlReader:
         if self._file == _NO_FILE:
             return None
         if pread(self._file, self._present_at, _GENERATION_BYTES, ORDER_OFFSET) != _GENERATION_BYTES:
-            return None  # cut; the exporter replaces it
+            return None  # truncated; the exporter replaces it
         if self._present.value == self._generation:
             return None
         region = os.pread(self._file, ORDER_BYTES, ORDER_OFFSET)
@@ -64,10 +64,10 @@ class ControlReader:
         return found[1]
 
     def _look(self) -> None:
-        """Open the file that has the path now, if it is another one than before."""
+        """Open the file that has the path now, if it is not the open one."""
         try:
             file = os.open(self._path, _FLAGS)
-        except OSError:  # not there yet, or not for us: no order
+        except OSError:  # missing, or not readable for us: no request
             return
         try:
             status = os.fstat(file)

@@ -1,4 +1,4 @@
-"""The agent's file descriptors in the training process: where they live, and how they are read and written.
+"""The agent's file descriptors in the training process: their numbers, and reads and writes that keep the GIL.
 
 `pread` and `pwrite` here hold the interpreter lock, `os.pread` and `os.pwrite` release it. A training thread that
 releases it while another thread computes in Python may wait for that thread's switch interval, 5 ms, to get it back:

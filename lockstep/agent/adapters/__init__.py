@@ -1,4 +1,4 @@
-"""Callbacks for frameworks that call them: each reports through `lockstep.agent.api` what no hook can see there.
+"""Framework callbacks that report, through `lockstep.agent.api`, what no hook can observe in that framework.
 
-Standard library only at import: an adapter finds its framework where training has imported it.
+Standard library only at import: an adapter uses the framework that training has imported.
 """

@@ -2,10 +2,10 @@
 
     model.train(epochs, dataset, callbacks=[..., LockstepCallback()])
 
-Last in the list: what other callbacks do after a step (reading the loss, which waits for the device) is compute then,
-not waiting for data; a step in which MindSpore's own one saves is flagged as a checkpoint. Forward, backward and
-optimizer are one network to MindSpore, and so one span here, collectives inside it included. With `dataset_sink_mode`
-the framework calls back once per sink, which is then one step.
+Put it last in the list: then work of other callbacks after a step (reading the loss, which waits for the device) counts
+as compute and not as waiting for data; a step in which MindSpore's own callback saves is flagged as a checkpoint.
+Forward, backward and optimizer are one network in MindSpore, and so one span here, including collectives. With
+`dataset_sink_mode` the framework calls back once per sink, which then is one step.
 """
 
 import os
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 _INTEGERS = ("int64", "int32", "int16", "uint8")
-# What MindSpore's launcher calls the identity that agent/identity.py reads.
+# The names in MindSpore's launcher of the identity that agent/identity.py reads.
 _IDENTITY = {"RANK": "RANK_ID", "WORLD_SIZE": "RANK_SIZE", "LOCAL_RANK": "DEVICE_ID"}
 
 
 class LockstepCallback:
-    """Watches one training. An instance is a `mindspore.Callback` where MindSpore is imported; no method ever raises.
+    """Monitors one training. An instance is a `mindspore.Callback` if MindSpore is imported; no method ever raises.
 
-    Beginning a training sets RANK, WORLD_SIZE and LOCAL_RANK in this process's environment where only MindSpore's own
-    names for them are set.
+    At the beginning of training, RANK, WORLD_SIZE and LOCAL_RANK are set in this process's environment if only
+    MindSpore's own variables are set.
     """
 
     def __new__(cls) -> Self:
-        """Return an instance that MindSpore takes, whether it was imported before this module or after it."""
+        """Return an instance that MindSpore accepts, whether it was imported before or after this module."""
         base = getattr(sys.modules.get("mindspore"), "Callback", object)
         if not issubclass(cls, base):
             cls = type(cls.__name__, (cls, base), {})  # noqa: PLW0642  (the class is known only here)
@@ -47,7 +47,7 @@ class LockstepCallback:
         self._saved_step = 0
 
     def on_train_begin(self, _run_context: Any) -> None:
-        """Begin to wait for the first batch."""
+        """Begin the wait for the first batch."""
         name_rank(os.environ)
         agent = bootstrap.current()
         if agent is not None:
@@ -56,14 +56,14 @@ class LockstepCallback:
         self._enter("data")
 
     def on_train_epoch_begin(self, _run_context: Any) -> None:
-        """Do nothing: between epochs training waits for data all the same."""
+        """Do nothing: training waits for data between epochs as well."""
 
     def on_train_step_begin(self, _run_context: Any) -> None:
-        """End the wait; the network runs now."""
+        """End the wait: the network starts."""
         self._enter("forward")
 
     def on_train_step_end(self, run_context: Any) -> None:
-        """End the step, and begin to wait for the next batch."""
+        """End the step, and begin the wait for the next batch."""
         self._leave()
         agent = bootstrap.current()
         if agent is not None:
@@ -79,7 +79,7 @@ class LockstepCallback:
         self._leave()
 
     def on_eval_begin(self, _run_context: Any) -> None:
-        """Flag the running step: the time of an evaluation is part of it, and it is like no other."""
+        """Flag the running step, since its time includes an evaluation."""
         self._leave()
         agent = bootstrap.current()
         if agent is not None:
@@ -107,11 +107,11 @@ class LockstepCallback:
     end = on_train_end
 
     def _describe(self, marks: Any, parameters: Any) -> None:
-        """Report what the step held: its batch, which MindSpore does not show in sink mode, and a saved checkpoint."""
+        """Report the step's batch, which MindSpore does not expose in sink mode, and a saved checkpoint."""
         batch = parameters.get("train_dataset_element")
         if batch is not None and self._count is not None:
             marks.batch(*(self._count(batch, marks.step_ends) or UNKNOWN))
-        # The attribute is private to ModelCheckpoint, which shows in no other place that it saved.
+        # ModelCheckpoint exposes a save only in this private attribute.
         callbacks = parameters.get("list_callback") or ()
         saved_step = max((getattr(callback, "_last_triggered_step", 0) for callback in callbacks), default=0)
         if saved_step > self._saved_step:

@@ -1,10 +1,10 @@
-"""How long a capture may go on: what it takes is known only when the profiler has stopped, so time stands for it.
+"""Limits how long a capture may last: its memory is known only after the profiler has stopped, so time is used instead.
 
-Measured with torch 2.13 on one core. While it runs the profiler takes 15 to 900 bytes an event, which predicts nothing;
-stopping, writing and freeing then take 1,300 to 1,550 bytes and 8 to 15 us of the training thread for each event (3,700
-bytes with shapes or memory). Operators make up to 400,000 events a second, a loop of small Python calls 1,250,000 with
-stacks: one second of it costs 2 GB and a stall of 19 s. So a rank's first capture supposes the most, and later ones
-twice the rate that was counted before.
+Measured with torch 2.13 on one core. While it runs, the profiler takes 15 to 900 bytes per event, which predicts
+nothing; stopping, writing and freeing then take 1,300 to 1,550 bytes and 8 to 15 us of the training thread per event
+(3,700 bytes with shapes or memory). Operators generate up to 400,000 events a second, a loop of small Python calls
+1,250,000 with stacks: one second of that costs 2 GB and a stall of 19 s. So a rank's first capture assumes the maximum,
+and later ones twice the rate measured before.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ EVENTS_PER_S = 400_000
 EVENT_BYTES = 1_550
 FULL_EVENT_BYTES = 3_700
 FREE_MARGIN_BYTES = 256 << 20
-"""Left to training: what its own steps may still ask for."""
+"""Left to training: what its own steps may still allocate."""
 RATE_MARGIN = 2.0
 SLOWDOWN_MAX = 10
 """Stacks slow a loop of small Python calls 16 times and a usual step 1.3 times: 10 is no usual step any more."""
@@ -27,9 +27,9 @@ _NS_PER_S = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What one capture may take.
+    """Limits of one capture.
 
-    `step_ns` is the length of the last step before it; `events_per_s` what is supposed.
+    `step_ns` is the length of the last step before it; `events_per_s` is the assumed rate.
     """
 
     steps: int
@@ -38,11 +38,11 @@ class Budget:
     event_bytes: int
 
     def obstacle(self, available_bytes: int | None) -> str:
-        """Return why not even one step fits, or nothing."""
+        """Return why not even one step fits, or an empty string."""
         return self._shortage(self.step_ns, available_bytes)
 
     def exhausted(self, spent_ns: int, last_ns: int, available_bytes: int | None) -> str:
-        """Return why the capture has to end after `spent_ns`, or nothing; `last_ns` is the length of its last step."""
+        """Return why the capture must end after `spent_ns`, or an empty string; `last_ns` is its last step's length."""
         if spent_ns > PROFILE_SECONDS_MAX * _NS_PER_S:
             return f"captured time: got {spent_ns / _NS_PER_S:.1f} s, expected at most {PROFILE_SECONDS_MAX} s"
         slow_ns = max(SLOWDOWN_MAX * self.steps * self.step_ns, SLOWDOWN_FLOOR_NS)
@@ -61,7 +61,7 @@ class Budget:
 
 
 class TraceSizeEstimator:
-    """What the captures of this rank turned out to take, with stacks and without."""
+    """Event rates of this rank's captures, with and without stacks."""
 
     def __init__(self) -> None:
         self._events_per_s: dict[bool, float] = {}
@@ -77,6 +77,6 @@ class TraceSizeEstimator:
         )
 
     def learn(self, order: CaptureRequest, events: int, captured_ns: int) -> None:
-        """Take what a capture counted; 0 events are not known."""
+        """Add the event count of a capture; 0 events means unknown."""
         if captured_ns > 0 and events:
             self._events_per_s[order.stacks] = RATE_MARGIN * events * _NS_PER_S / captured_ns

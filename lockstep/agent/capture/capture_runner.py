@@ -1,17 +1,17 @@
-"""One rank's profile orders, carried out at step boundaries; loaded when the first order arrives.
+"""Executes one rank's capture requests at step boundaries; loaded when the first request arrives.
 
     idle ──order──► accepted ──boundary before its first step──► running ──N steps, or cut short──► done
                         └──────────────── refused (why) ◄───────────┘
 
-Which ends of backwards, optimizers or named steps are boundaries stands in the request (capture.StepBoundary): the mark
-buffer calls at those, and counts them. A step that is unlike the others, with an end more or less, moves the numbers of
-the steps behind it by a part of a step; what is recorded is then as long as asked, and begins within a step.
+Which ends of backwards, optimizers or named steps are boundaries is part of the request (capture.StepBoundary): the
+mark buffer counts those and calls at them. A step with an end more or less than the others shifts the boundaries of
+later steps by a part of a step; the recording then has the requested length, and begins within a step.
 
-Starting, stopping and writing take the training thread's time, between two steps; `cost_ns` is how much. Every step
-that holds a part of it is flagged PROFILED. A capture ends early, with the whole steps it has, where it would take too
-much (budget.py), before the training starts a profiler of its own, and before it forks (session.py). It ends with
-nothing where a signal handler of the training raises while it begins, goes on or ends: what the handler raises passes,
-and neither the profiler nor torch's session stays taken.
+Starting, stopping and writing take time of the training thread between two steps, `cost_ns` in total. Every step that
+contains part of it is flagged PROFILED. A capture ends early, with the whole steps it has, before it becomes too
+expensive (budget.py), before the training starts a profiler of its own, and before it forks (session.py). It ends
+without a trace if a signal handler of the training raises while it begins, continues or ends: the handler's exception
+passes, and neither the profiler nor torch's session stays occupied.
 """
 
 import gc
@@ -51,18 +51,18 @@ _REASON_MAX = 500
 _PROFILED = int(Flag.PROFILED)
 _NO_REQUEST = 0
 _QUIET_BEGIN_NS = 20_000_000  # torch's threads are seen asleep within 4 ms, unless a collective is in flight
-_QUIET_TRIES = 16  # boundaries; then every step ends with collectives in flight
+_QUIET_TRIES = 16  # boundaries; after these, every step ends with collectives in flight
 _TORCH_ERRORS = (RuntimeError, ValueError, TypeError, AssertionError)
 
 
 class CaptureRunner:
-    """The profile orders of one rank, one at a time. Used by the training thread only.
+    """The capture requests of one rank, one at a time. Used by the training thread only.
 
-    `directory` is that of the run, `trusted` are the uids that may order captures, `store_answer` takes the JSON form
-    of each answer, and `last_request` is that of an order which a former attempt had; nothing here raises into the
-    caller what comes from outside. `marks` counts ends, and calls `at_boundary` at the one that is asked for.
-    `is_in_flight` is whether a collective is known not to be done: the profiler begins and ends while torch's threads
-    are at rest (`backend_threads.py`).
+    `directory` is that of the run, `trusted` are the uids that may request captures, `store_answer` receives the JSON
+    form of each answer, and `last_request` is the number of a request given to a former attempt. No invalid input
+    raises into the caller. `marks` counts ends, and calls `at_boundary` at the requested one. `is_in_flight` returns
+    whether a collective is known to be in flight: the profiler starts and stops while torch's threads are idle
+    (`backend_threads.py`).
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class CaptureRunner:
         self._last_step = 0
         self._boundary: StepBoundary | None = None
         self._acted_at = -1
-        """The end of that kind at which `at_boundary` has acted last."""
+        """The last end of that kind at which `at_boundary` has acted."""
         self._collections: CollectionLog | None = None
         self._last_request = last_request
 
@@ -103,7 +103,7 @@ class CaptureRunner:
         return self._recording is not None
 
     def receive(self, value: Any) -> None:
-        """Accept, refuse or pass over what the control block holds, unless an order is being carried out."""
+        """Accept, refuse or ignore the content of the control block, unless a request is being executed."""
         request = request_number(value)
         is_known = request == self._last_request and request != _NO_REQUEST
         if is_known and self._order is None:
@@ -132,12 +132,12 @@ class CaptureRunner:
         self._store(self._answer)
 
     def refuse_block(self, why: str) -> None:
-        """Answer a control block that does not count."""
+        """Answer an invalid control block."""
         self._answer = CaptureResult(request_id=_NO_REQUEST, state="accepted")
         self._refuse(why)
 
     def at_boundary(self) -> int:
-        """Act where an end was counted, if that is a step's boundary; return the flags of the step that begins."""
+        """Act if the counted end is a step boundary; return the flags of the step that begins."""
         boundary = self._boundary
         if boundary is None:
             return 0
@@ -161,7 +161,7 @@ class CaptureRunner:
         return (marks.backward_ends, marks.optimizer_ends, marks.step_ends)[END_KINDS.index(boundary.end_kind)]
 
     def _arm(self, boundary: StepBoundary, ends: int) -> None:
-        """Ask for the next boundary, as long as there is something to do at it."""
+        """Request the next boundary, as long as there is work to do at it."""
         is_needed = self._recording is not None or self._order is not None
         self._boundary = boundary if is_needed else None
         self._marks.boundary_ends = END_KINDS.index(boundary.end_kind) + 1 if is_needed else 0
@@ -180,7 +180,7 @@ class CaptureRunner:
         return self._pace.step_ns(kind, boundary.ends_per_step, self._ends(boundary), monotonic_ns())
 
     def _give_up(self) -> None:
-        """End what there is of a capture, without its trace."""
+        """End a capture without its trace."""
         why = "interrupted at a step's boundary"
         if self._recording is not None:
             self._drop(self._recording, why)
@@ -190,9 +190,9 @@ class CaptureRunner:
             self._refuse(why)
 
     def abandon(self) -> None:
-        """Stop a capture that the end of training cut short.
+        """Stop a capture at the end of training.
 
-        On another thread than the training thread nothing is stopped: torch would crash.
+        On a thread other than the training thread nothing is stopped, because torch would crash.
         """
         recording = self._recording
         if recording is not None:
@@ -202,7 +202,7 @@ class CaptureRunner:
             self._refuse("training ended before the capture")
 
     def disown(self, why: str) -> None:
-        """Give up a running capture whose thread has ended: torch's session ended with it, and nothing is stopped."""
+        """Give up a running capture whose thread has ended; torch's session ended with it, and nothing is stopped."""
         if self._recording is not None:
             SESSION.release()
             self._stop_collections()
@@ -236,7 +236,7 @@ class CaptureRunner:
             SESSION.release()
             self._refuse(f"torch.profiler did not start: {describe(error)}")
             return _PROFILED
-        if self._recording is None:  # the agent failed inside `start`, which abandoned a capture that had yet to begin
+        if self._recording is None:  # the agent failed inside `start` and abandoned the capture before it began
             self._drop(recording, "the agent failed")
             return _PROFILED
         self._order = None
@@ -283,7 +283,7 @@ class CaptureRunner:
         self._collections = None
 
     def _cut_short(self, why: str) -> None:
-        """End the capture in the middle of a step."""
+        """End the capture within a step."""
         recording = self._recording
         if recording is not None:
             self._note_collections(recording)
@@ -293,7 +293,7 @@ class CaptureRunner:
             self._drop(recording, f"{why} during the first captured step")
 
     def _drop(self, recording: "Recording", why: str) -> None:
-        """Stop the profiler and keep nothing."""
+        """Stop the profiler and discard the recording."""
         try:
             self._stop(recording)
             recording.free()
@@ -349,7 +349,7 @@ class CaptureRunner:
             SESSION.release()
 
     def _comes_to_rest(self, limit_ns: int) -> bool:
-        """Wait for torch's threads, and add what that takes to the cost of the capture."""
+        """Wait for torch's threads, and add the time to the cost of the capture."""
         began_ns = monotonic_ns()
         rests = let_finish(limit_ns=limit_ns, is_busy=self._is_in_flight)
         self._rest_ns += monotonic_ns() - began_ns

@@ -1,9 +1,9 @@
-"""Keeps what Kineto logs of our captures out of the training's standard error.
+"""Keeps Kineto's log lines about our captures out of the training's standard error.
 
-torch's profiler library writes lines such as `USDT:2026-11-23 ... profiler_start` above every level of its log, and
-torch has no function to stop them; `KINETO_LOG_LEVEL` would have to be set before torch is imported, and would silence
-the training's own profilers too. So the level, a variable that libtorch_cpu exports, is raised while ours begins or
-ends. Where the library has no such variable the lines stay.
+torch's profiler library writes lines such as `USDT:2026-11-23 ... profiler_start` above every log level, and torch has
+no function to suppress them; `KINETO_LOG_LEVEL` would have to be set before torch is imported, and would silence the
+training's own profilers too. So the level, a variable exported by libtorch_cpu, is raised while ours starts or stops.
+If the library has no such variable the lines stay.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _SILENT = 99
 
 @contextlib.contextmanager
 def silent_kineto() -> Iterator[None]:
-    """Let Kineto log nothing meanwhile; what it cannot do it raises all the same."""
+    """Suppress Kineto's log in the block; exceptions pass."""
     level = _level()
     if level is None:
         yield
@@ -30,12 +30,12 @@ def silent_kineto() -> Iterator[None]:
     try:
         yield
     finally:
-        if level.value == _SILENT:  # else torch has set it meanwhile
+        if level.value == _SILENT:  # otherwise torch has set it meanwhile
             level.value = before
 
 
 def _level() -> "ctypes.c_int | None":
-    """Return the level of Kineto's log, None where this torch has none to set."""
+    """Return the level of Kineto's log, None if this torch does not export it."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.__file__:
         return None

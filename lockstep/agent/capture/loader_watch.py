@@ -1,8 +1,8 @@
-"""What the DataLoader's queue holds when training asks for a batch, and what its workers do: noted during captures.
+"""Samples the DataLoader's queue and its workers at each request for a batch, during captures.
 
-Hermes (section 4.2.2, figure 5) finds the slow stage of an input pipeline by its queues. torch's loader keeps batches
-that are ready in the iterator; reading and processing are one stage in its workers, whose CPU time and blocking the
-kernel counts. Outside a capture the hook pays one attribute read a batch.
+Hermes (section 4.2.2, figure 5) finds the slow stage of an input pipeline by its queues. torch's loader stores ready
+batches in the iterator; reading and processing are one stage in its workers, whose CPU time and blocking the kernel
+counts. Outside a capture the hook costs one attribute read per batch.
 """
 
 from itertools import islice
@@ -10,19 +10,19 @@ from time import monotonic_ns
 from typing import Any
 
 READINGS_MAX = 256
-"""Depths noted in a capture: batches beyond are not looked at. Readers take the facts from a short end of the file."""
+"""Queue depths stored per capture; later batches are ignored. Readers take the facts from a short end of the file."""
 WORKERS_MAX = 32
-"""Workers read in a look, 15 us each."""
+"""Workers read per sample, 15 us each."""
 WORKERS_PERIOD_NS = 50_000_000
-"""Between two looks at the workers: 32 of them cost 1 % of it."""
+"""Interval between two samples of the workers: 32 of them cost 1 % of it."""
 _STAT_BYTES = 1024
 _BLOCKED = b"D"
 
 
 class LoaderWatch:
-    """Depths and worker times of one capture. The training thread's, from `begin` to `end`.
+    """Queue depths and worker times of one capture. Used by the training thread, from `begin` to `end`.
 
-    `is_on` is true while a capture runs: the hook reads nothing else then.
+    `is_on` is true during a capture; the hook reads nothing else.
     """
 
     def __init__(self) -> None:
@@ -36,17 +36,17 @@ class LoaderWatch:
         self._blocked = self._looks = self._count = 0
 
     def begin(self) -> None:
-        """Note what is seen from now on."""
+        """Start sampling."""
         self._reset()
         self.is_on = True
 
     def end(self) -> dict[str, Any] | None:
-        """Stop, and return what was noted, None without a loader that has workers.
+        """Stop, and return the samples, None without a loader that has workers.
 
-        `depths` are (CLOCK_MONOTONIC ns, batches ready, batches asked of workers and not ready); `workers` their
-        number, `span_ns` between the first and the last look at them, `busy_ns` what those alive at both were on a CPU
-        or waited for one in it, summed, `seen` of them, and `blocked_ratio` the share of looks that met one in
-        uninterruptible sleep.
+        `depths` are (CLOCK_MONOTONIC ns, batches ready, batches requested from workers and not ready). `workers` is
+        their number, `span_ns` the time between the first and the last sample of them, `busy_ns` the time in it that
+        the `seen` workers alive at both were on a CPU or waited for one, summed, and `blocked_ratio` the share of
+        samples that found one in uninterruptible sleep.
         """
         self.is_on = False
         if not self._depths:
@@ -63,9 +63,9 @@ class LoaderWatch:
         return found
 
     def look(self, iterator: Any) -> None:
-        """Note the iterator's queue as training asks it for a batch; one without workers has none.
+        """Sample the iterator's queue at a request for a batch; an iterator without workers has none.
 
-        Where this version of torch keeps its queue elsewhere, nothing is noted of this capture.
+        If this version of torch stores its queue elsewhere, nothing is sampled in this capture.
         """
         workers = getattr(iterator, "_workers", None)
         if not workers or len(self._depths) >= READINGS_MAX:
@@ -102,7 +102,7 @@ class LoaderWatch:
 
 
 def _busy_ns(pid: int) -> int:
-    """Return how long a process' main thread was on a CPU or waited for one since it began."""
+    """Return how long a process's main thread has been on a CPU or waited for one since it began."""
     with open(f"/proc/{pid}/schedstat", "rb") as file:  # noqa: PTH123  (a third of what a Path costs)
         on_cpu_ns, waited_ns = file.read(_STAT_BYTES).split()[:2]
     return int(on_cpu_ns) + int(waited_ns)

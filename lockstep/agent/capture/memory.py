@@ -1,6 +1,6 @@
-"""How much memory this process may still take: the least of what the host has and what its control groups leave.
+"""How much memory this process may still allocate: the least of the host's and of its control groups' free memory.
 
-Roots are parameters, so that tests can bring their own /proc and /sys.
+Roots are parameters, so that tests can provide their own /proc and /sys.
 """
 
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
-    """Return it, None where nothing shows it."""
+    """Return the available bytes, None if nothing shows them."""
     found = [_field_bytes(_read(proc / "meminfo"), "MemAvailable:", 1024)]
     found += [_free_bytes(folder, names) for folder, names in _groups(_read(proc / "self" / "cgroup"), cgroups)]
     return min((value for value in found if value is not None), default=None)
 
 
 def _groups(text: str, cgroups: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
-    """Yield the folders of the process's memory groups and all that contain them, with the names of their files.
+    """Yield the folders of the process's memory cgroup and its parents, with the names of their files.
 
-    A container may see its own group as the root, under a path that is the host's: whatever part of the path is there
-    is taken, and the root.
+    A container may see its own group as the root, under a path of the host: the part of the path that exists is used,
+    and the root.
     """
     for line in text.splitlines():
         number, _, rest = line.partition(":")
@@ -41,7 +41,7 @@ def _groups(text: str, cgroups: Path) -> Iterator[tuple[Path, tuple[str, str, st
 
 
 def _free_bytes(folder: Path, names: tuple[str, str, str]) -> int | None:
-    """Return what a group may still take; file pages that no one uses make room."""
+    """Return a group's free bytes, None without a limit; unused file pages count as free."""
     limit_name, usage_name, reclaimable_name = names
     limit, usage = _number(_read(folder / limit_name)), _number(_read(folder / usage_name))
     if limit is None or usage is None:  # "max" is no limit

@@ -1,4 +1,4 @@
-"""Why a capture cannot begin now: no torch, another profiler, no directory for its trace, no space there."""
+"""Why a capture cannot begin now: no torch, another profiler, no directory for its trace, or no space there."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ FREE_MARGIN_BYTES = 16 << 20
 
 
 def find_obstacle(order: CaptureRequest, directory: Path, trusted: frozenset[int]) -> str:
-    """Return why `order` cannot be carried out now, or nothing."""
+    """Return why `order` cannot be executed now, or an empty string."""
     if "torch" not in sys.modules:
         return "torch is not loaded in this process"
     import torch  # noqa: PLC0415  (training imported it)

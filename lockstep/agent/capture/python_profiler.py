@@ -1,7 +1,7 @@
-"""Who profiles Python on the training thread: torch, for a capture with stacks, or the training (cProfile and others).
+"""The Python profiler of the training thread: torch's, for a capture with stacks, or the training's (e.g. cProfile).
 
-A thread has one such profiler. Torch takes it when it begins and, when it ends, takes away whatever is there by then:
-one that the training began meanwhile is put back. That of another thread cannot be seen from here and stays lost.
+A thread has one. torch installs its own at the start and, at the end, removes whatever is installed by then: one that
+the training began meanwhile is restored. That of another thread cannot be accessed from here and stays lost.
 """
 
 import sys
@@ -10,18 +10,18 @@ from typing import Any
 
 
 class PythonProfiler:
-    """What torch has put on the calling thread, the training thread; made behind its start."""
+    """The profiler that torch has installed on the calling thread, the training thread; created after its start."""
 
     def __init__(self) -> None:
         self._own = sys.getprofile()
 
     @property
     def is_displaced(self) -> bool:
-        """Whether the training has put another one, or none, in its place."""
+        """Whether the training has installed another one, or none."""
         return sys.getprofile() is not self._own
 
     def keep_theirs(self) -> Callable[[], Any]:
-        """Return what puts the training's profiler back once torch has ended."""
+        """Return a function that restores the training's profiler once torch has ended."""
         theirs: Any = sys.getprofile()
         if theirs is None or theirs is self._own:
             return lambda: None

@@ -1,11 +1,11 @@
-"""One run of torch.profiler on the training thread, from its start to its file.
+"""One run of torch.profiler on the training thread, from its start to its trace file.
 
-In the trace, a user annotation of no length named `lockstep.step#<n>` marks the beginning of step n on the training
-thread, and one more the end of the last step. A mark, not a span: the boundary lies inside the annotation that torch
-puts around `Optimizer.step`, and a span from there to the next one would cut it in two.
+In the trace, a user annotation of zero length named `lockstep.step#<n>` marks the beginning of step n on the training
+thread, and one more the end of the last step. It is a mark and not a span: the boundary lies inside the annotation that
+torch puts around `Optimizer.step`, and a span from there to the next boundary would cut it in two.
 
-Stopping, writing and freeing hold the interpreter lock from their beginning to their end, so they stand between two
-steps: a thread would only move them into the next ones (docs/decisions/captures.md has the figures).
+Stopping, writing and freeing hold the interpreter lock throughout, so they are done between two steps: a thread would
+only delay later steps (docs/decisions/captures.md has the figures).
 """
 
 import os
@@ -27,10 +27,10 @@ FACTS_VERSION = 2
 """What `trace.notes` reads; 1 had collections without their generation, and all of them."""
 EVENT_FILE_BYTES = 300
 FULL_EVENT_FILE_BYTES = 500
-"""What torch 2.13 writes for an event, with shapes or memory the more; measured 265 to 285, and 380 to 490."""
+"""Bytes that torch 2.13 writes per event, more with shapes or memory; measured 265 to 285, and 380 to 490."""
 STOP_EVENT_NS = 250
-"""The least CPU time that stopping takes for an event: torch 2.13 takes 2,000 to 2,800. On a machine ten times as fast
-a file that is too large would be written before it is removed."""
+"""The least CPU time per event that stopping takes: torch 2.13 takes 2,000 to 2,800. On a machine ten times as fast, a
+file that is too large would be written before it is removed."""
 COLLECTIONS_MAX = 10_000
 NOTED_COLLECTIONS_MAX = 256
 
@@ -39,11 +39,11 @@ _GC_EVENT = {"ph": "X", "cat": "python_function", "name": "Python GC", "args": {
 
 
 class Recording:
-    """Made and used on the training thread. `boundaries` are (step, CLOCK_MONOTONIC ns), one more than whole steps.
+    """Created and used on the training thread. `boundaries` are (step, CLOCK_MONOTONIC ns), one more than whole steps.
 
-    `events` are counted where their file may be too large, since listing them takes a third as long as stopping; else
-    they are known from the file's size, and 0 before. `costs_ns` are what rest (waiting for torch's threads), start,
-    stop, export and free each took of the training thread. Like `start`, the constructor raises what torch raises.
+    `events` are counted if the file may be too large, since listing them takes a third as long as stopping; otherwise
+    they are estimated from the file's size, and 0 before. `costs_ns` is the time of the training thread for rest
+    (waiting for torch's threads), start, stop, export and free. Like `start`, the constructor raises torch's errors.
     """
 
     def __init__(self, order: CaptureRequest) -> None:
@@ -76,7 +76,7 @@ class Recording:
         self.costs_ns["start"] = monotonic_ns() - began
 
     def mark(self, step: int) -> None:
-        """Note that `step` begins."""
+        """Mark the beginning of `step`."""
         from torch.profiler import record_function  # noqa: PLC0415  (training imported it)
 
         self.boundaries.append((step, monotonic_ns()))
@@ -84,9 +84,9 @@ class Recording:
             return
 
     def collected(self, start_ns: int, end_ns: int, generation: int | None = None) -> None:
-        """Note a garbage collection of the training thread, its generation as far as it is known.
+        """Record a garbage collection of the training thread, with its generation if known.
 
-        One from before the first boundary, while the profiler was started, is none of the captured steps'.
+        One before the first boundary, while the profiler was started, belongs to none of the captured steps.
         """
         begun = self.boundaries and start_ns >= self.boundaries[0][1]
         if begun and len(self._collections) < COLLECTIONS_MAX:
@@ -114,7 +114,7 @@ class Recording:
 
     @property
     def cost_ns(self) -> int:
-        """What all of it took so far."""
+        """Total cost so far."""
         return sum(self.costs_ns.values())
 
     def stop(self) -> None:
@@ -140,9 +140,9 @@ class Recording:
             self.costs_ns["stop"] = monotonic_ns() - began
 
     def save(self, path: Path, facts: dict[str, Any]) -> int:
-        """Write the trace of a stopped profiler, ours with it, and return its size in bytes.
+        """Write the trace of a stopped profiler, with the agent's additions, and return its size in bytes.
 
-        A trace that would be too large is not begun: data workers die where it fills the file system that they share.
+        A trace that would be too large is not written: data workers die if it fills their shared file system.
 
         Raises
         ------
@@ -174,19 +174,19 @@ class Recording:
         return extend(path, self._gc_events(offset_ns - base_ns(path)), own, limit_bytes)
 
     def free(self) -> None:
-        """Let go of the results, or they would stay in memory until the next capture and be freed at its start."""
+        """Release the results; otherwise they would stay in memory until the next capture starts."""
         began = monotonic_ns()
         if self._profile.profiler is not None:
             self._profile.profiler.kineto_results = None
         self.costs_ns["free"] = monotonic_ns() - began
 
     def _longest(self) -> list[tuple[int, int, int | None]]:
-        """Return the collections that cost most, in order: readers take the facts from a short end of the file."""
+        """Return the longest collections, in order of time: readers take the facts from a short end of the file."""
         longest = sorted(self._collections, key=lambda each: each[0] - each[1])[:NOTED_COLLECTIONS_MAX]
         return sorted(longest, key=lambda each: each[0])
 
     def _gc_events(self, offset_ns: int) -> list[dict[str, Any]]:
-        """Return the collections as events of the trace, unless torch has written them itself."""
+        """Return the collections as trace events, unless torch has written them itself."""
         if self._has_collections:
             return []
         place = {"pid": os.getpid(), "tid": get_native_id()}
@@ -197,7 +197,7 @@ class Recording:
 
 
 def _make_profile(order: CaptureRequest) -> tuple[Any, bool]:
-    """Return a torch profiler as `order` wants it, and whether it writes garbage collections itself."""
+    """Return a torch profiler for `order`, and whether it writes garbage collections itself."""
     import torch  # noqa: PLC0415  (training imported it)
 
     options: dict[str, Any] = {}
@@ -219,7 +219,7 @@ def _make_profile(order: CaptureRequest) -> tuple[Any, bool]:
 
 
 def _activities(*, device: bool) -> list[Any]:
-    """Return the host's activity and those of the devices that this rank has begun to use: none gets one for this."""
+    """Return the host's activity and those of the devices that this rank already uses; no device is initialised."""
     import torch  # noqa: PLC0415  (training imported it)
     from torch.profiler import ProfilerActivity, supported_activities  # noqa: PLC0415
 

@@ -1,11 +1,11 @@
-"""torch's profiler session, of which a process has one: whose it is.
+"""Arbitrates torch's profiler session, of which a process has one, between our captures and the training.
 
 torch does not report when two overlap. Measured with 2.13 on a host: a thread that prepares or starts a profiler while
 another one is prepared or running takes the session over, and the other's `stop`, or its export after that, is a
 segmentation fault; from another thread as well, and also when the other one is only in the warm-up of its schedule,
 which no flag of torch shows. So ours never begins while another is prepared or running, and ends before another begins.
 
-Here is the turn-taking only; `hooks/profilers.py` calls it where profilers begin and end.
+This module only arbitrates; `hooks/profilers.py` calls it where profilers begin and end.
 """
 
 import os
@@ -14,7 +14,7 @@ from threading import Event, Lock, get_ident
 from typing import Any
 
 PATIENCE_S = 60.0
-"""How long a profiler of another thread waits for the training thread to come by and end ours: a long step."""
+"""How long a profiler of another thread waits for the training thread to reach a boundary and end ours: a long step."""
 
 _NO_THREAD = 0  # no thread's id
 THEIRS = "the training starts a profiler of its own"
@@ -22,14 +22,14 @@ FORKS = "the training forks a process"
 
 
 class ProfilerSession:
-    """Whose the session is: no one's, ours or theirs. Any thread may call."""
+    """The owner of the session: none, ours or theirs. Any thread may call."""
 
     def __init__(self) -> None:
         self._watches_forks = False
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: in a forked child the lock may be held by a thread that is not there."""
+        """Forget everything: in a forked child the lock may be held by a thread that does not exist there."""
         self._lock = Lock()
         self._owner = _NO_THREAD
         self._theirs = False
@@ -37,12 +37,12 @@ class ProfilerSession:
         self._over = Event()
         self._end: Callable[[str], None] | None = None
         self.wanted = False
-        """Whether somebody waits for ours to end."""
+        """Whether another profiler waits for ours to end."""
 
     def claim(self, end: Callable[[str], None]) -> bool:
-        """Take the session for the calling thread unless it is theirs.
+        """Acquire the session for the calling thread unless the training holds it.
 
-        `end(why)` is called on this thread when it has to end at once; it leads to `release`.
+        `end(why)` is called on this thread when the capture must end at once; it leads to `release`.
         """
         with self._lock:
             if self._theirs or self._owner != _NO_THREAD:
@@ -54,11 +54,11 @@ class ProfilerSession:
 
     @property
     def on_own_thread(self) -> bool:
-        """Whether ours runs and is the calling thread's: torch keeps it by thread, and only that one may stop it."""
+        """Whether ours runs and belongs to the calling thread; only the thread that started it may stop it."""
         return self._owner == get_ident()
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Let our own capture call torch: what begins and ends inside is ours."""
+        """Call torch on behalf of our own capture: profilers that start and stop inside are ours."""
         self._inside = True
         try:
             return function(*args)
@@ -66,7 +66,7 @@ class ProfilerSession:
             self._inside = False
 
     def release(self) -> None:
-        """Give the session back."""
+        """Release the session."""
         with self._lock:
             self._owner = _NO_THREAD
             self._end = None
@@ -74,10 +74,10 @@ class ProfilerSession:
             self._over.set()
 
     def admit(self) -> bool:
-        """Make room for a profiler that is not ours and note it; whether that is possible.
+        """Make room for a profiler that is not ours, and return whether that was possible.
 
-        On the training thread ours ends here. Another thread waits until the training thread has come to a step's
-        boundary; it gets False if that takes longer than PATIENCE_S, and must not go on then.
+        On the training thread ours ends here. Another thread waits until the training thread has reached a step
+        boundary; it gets False if that takes longer than PATIENCE_S, and must not continue then.
         """
         if self._inside and self.on_own_thread:
             return True
@@ -94,7 +94,7 @@ class ProfilerSession:
                 return False
 
     def leave(self) -> None:
-        """Note that a profiler that is not ours has ended."""
+        """Record that a profiler that is not ours has ended."""
         if not (self._inside and self.on_own_thread):
             with self._lock:
                 self._theirs = False
@@ -122,4 +122,4 @@ class ProfilerSession:
 
 
 SESSION = ProfilerSession()
-"""The process's own: torch has one, so there is one."""
+"""The session of this process; torch has one per process."""

@@ -1,7 +1,7 @@
-"""The end of a trace file: what the agent adds to what torch wrote, without reading it again.
+"""Appends the agent's additions to the end of a trace file written by torch, without reading it again.
 
-torch ends its file with the list of events and a few keys. Events of ours go in before the list's bracket, facts of
-ours as one more key before the last brace, so the file stays one JSON document that every viewer reads.
+torch ends its file with the list of events and a few keys. Our events are inserted before the list's bracket, our facts
+as one more key before the last brace, so the file stays one JSON document that every viewer reads.
 """
 
 import json
@@ -27,8 +27,8 @@ def extend(path: Path, events: list[dict[str, Any]], facts: dict[str, Any], limi
     Raises
     ------
     OSError, LocalError
-        It is not there, larger than `limit_bytes`, cut off (torch does not report a full file system), or ends in
-        another way than traces do.
+        The file is missing, larger than `limit_bytes`, truncated (torch does not report a full file system), or has an
+        end unlike that of traces.
     """
     size = path.stat().st_size
     if size > limit_bytes:
@@ -45,7 +45,7 @@ def extend(path: Path, events: list[dict[str, Any]], facts: dict[str, Any], limi
 
 
 def base_ns(path: Path) -> int:
-    """Return the time since 1970 that the trace's times count from: 0 where it has none.
+    """Return the Unix time in ns that the trace's times count from, 0 if it has none.
 
     Raises
     ------
@@ -60,14 +60,14 @@ def base_ns(path: Path) -> int:
 
 
 def microseconds(time_ns: int) -> float:
-    """Return a time since the trace's base as traces have it; exact to the ns below 2**43 us."""
+    """Convert a time since the trace's base to the trace's unit; exact to the ns below 2**43 us."""
     return time_ns / 1000
 
 
 def _events_end(tail: bytes) -> int:
-    """Return where in `tail` the list of events is closed: the first bracket after which it is the end of an object.
+    """Return where in `tail` the list of events is closed: the first bracket after which the rest ends an object.
 
-    A profiler always writes events, the name of its process for one.
+    A profiler always writes events, at least the name of its process.
     """
     begin = _LIST_BEGIN.search(tail)  # in a short trace; lists of devices stand before it
     for found in _LIST_END.finditer(tail, begin.end() if begin else 0):
