@@ -4,6 +4,10 @@ Two measures decide, not names of functions. First, waiting: healthy ranks of a 
 in something, and in a synchronous job that costs time only if the others wait for them. Second, the host's time:
 functions on the critical path of one rank share no time, so what a rule and a function together claim beyond the time
 in which the device computes nothing is the same loss counted twice.
+
+A pattern covers the whole window, in which one pause of the host is as long as a fault in every step. Pauses affect
+different functions on each rank, so a host function counts only if many ranks show what it usually takes, or if several
+ranks take longer in it. One of few ranks is judged by its calls in each step (`steady_ranks`).
 """
 
 import re
@@ -26,6 +30,7 @@ from lockstep.diagnosis.localisation.findings import (
     SLOW_DEVICE,
     SLOW_FUNCTION,
 )
+from lockstep.diagnosis.localisation.limits import FEW_WORKERS
 from lockstep.diagnosis.threshold import Threshold
 from lockstep.simulator.hardware.collectives import SEND
 from lockstep.trace.columns import OPERATOR
@@ -103,11 +108,17 @@ def _against_local(
         return f"{(finding.lost_ns or 0) / 1e6:.1f} ms in no recorded call: capture with stacks to see in which"
     if set(finding.ranks) & set(slow) and len(finding.ranks) < len(windows_ns):
         return f"{finding.subject} is part of what holds rank {_named(set(finding.ranks) & set(slow))} back"
-    if not shared or len(finding.ranks) == len(windows_ns) or are_waited_for(finding.ranks, shared):
-        return ""
-    return (
-        f"{finding.subject} is unlike the peers' on ranks {_named(finding.ranks)}, and the others do not wait for them"
-    )
+    return "" if len(finding.ranks) == len(windows_ns) else _against_some(finding, shared, len(windows_ns))
+
+
+def _against_some(finding: Finding, shared: Sequence[GroupWaiting], rank_count: int) -> str:
+    """Return why what some of the ranks do otherwise does not hold; `shared` are the groups of these ranks."""
+    if shared and not are_waited_for(finding.ranks, shared):
+        unlike = f"{finding.subject} is unlike the peers' on ranks {_named(finding.ranks)}"
+        return f"{unlike}, and the others do not wait for them"
+    if finding.cause == SLOW_FUNCTION and len(finding.ranks) == 1 and rank_count < FEW_WORKERS.value:
+        return f"{finding.subject} is longer on one of few ranks, as after a pause: their calls are compared by step"
+    return ""
 
 
 def _is_dispatch(subject: str) -> bool:

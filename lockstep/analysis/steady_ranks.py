@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from lockstep.analysis.rank import RankAnalysis
-from lockstep.analysis.stragglers import PEERS_MAX, captured, judged_groups
+from lockstep.analysis.stragglers import PEERS_MAX, captured
 from lockstep.contracts.finding import MEDIUM, Finding
 from lockstep.diagnosis.communication_causes.thresholds import WORTH_RATIO
 from lockstep.diagnosis.communication_causes.waiting import GroupWaiting
@@ -42,12 +42,15 @@ def find_steady_ranks(
 
 
 def _lost_ns(waiting: Sequence[GroupWaiting], ranks: Mapping[int, RankAnalysis]) -> dict[int, float]:
-    """Return what was lost to each rank that comes later than the others of its group in the median step."""
+    """Return what was lost to each rank that comes later than the others of its group in the median step.
+
+    One step with waiting suffices: the calls show what recurs.
+    """
     lost_ns: dict[int, float] = {}
-    for group in judged_groups(waiting):
-        for at, rank in enumerate(group.ranks):
+    for group in waiting:
+        for at, rank in enumerate(group.ranks if group.repeated.steps else ()):
             is_worth = group.lost_ns[at] >= WORTH_RATIO.value * ranks[rank].length_ns
-            if is_worth and group.repeated.is_judged and _lead_ns(group, at) > 0:
+            if is_worth and _lead_ns(group, at) > 0:
                 lost_ns[rank] = max(lost_ns.get(rank, 0.0), float(group.lost_ns[at]))
     return lost_ns
 

@@ -109,8 +109,8 @@ def costing(
 
     A loss on the host of a few ranks costs nothing if these ranks wait for `slow` ones, or each other, for at least as
     long, or if the others do not wait for them. A loss shared by most ranks does cost, unless it occurs in only one of
-    several steps and not on all ranks. On a slow rank it costs at most the waiting that the rank's named causes leave:
-    `slow` is `unexplained_ns`.
+    several steps and not on all ranks. A loader of a single rank that is slow in one step may have been paused. On a
+    slow rank a loss costs at most the waiting that the rank's named causes leave: `slow` is `unexplained_ns`.
     """
     findings = list(findings)
     having, repeating = defaultdict[str, set[int]](set), defaultdict[str, set[int]](set)
@@ -120,10 +120,13 @@ def costing(
     kept, left_out = [], []
     for each in findings:
         together = repeating[each.cause]
-        if each.bottleneck not in _HOST or len(having[each.cause]) == rank_count:
+        is_common = len(having[each.cause]) == rank_count and not (rank_count == 1 and _may_be_pause(each))
+        if each.bottleneck not in _HOST or is_common:
             kept.append(each)
         elif each.is_once and each.steps is not None:
-            reason = f"it occurs in 1 of {each.steps[1]} steps and not on all ranks, so it is not a loss in every step"
+            reason = (
+                f"it occurs in 1 of {each.steps[1]} steps and not on several ranks: start-up, or a pause of the host"
+            )
             left_out.append(Refusal(rule=each.cause, reason=reason, ranks=each.ranks))
         elif 2 * len(together) >= rank_count:
             kept.append(each)
@@ -132,6 +135,11 @@ def costing(
         else:
             kept.append(each)
     return kept, left_out
+
+
+def _may_be_pause(finding: Finding) -> bool:
+    """Whether the host's scheduler may have made a loss: one long loader, whereas no pause compiles or collects."""
+    return finding.bottleneck == IO and finding.is_once
 
 
 def _explained_otherwise(finding: Finding, slow: Mapping[int, float]) -> str:

@@ -8,7 +8,7 @@ from lockstep.analysis.rank import RankAnalysis
 from lockstep.contracts.finding import CPU, IO, Finding
 from lockstep.diagnosis.communication_causes.repetition import Repetition
 from lockstep.diagnosis.communication_causes.waiting import GroupWaiting
-from lockstep.diagnosis.localisation.findings import SLOW_COLLECTIVE, SLOW_FUNCTION
+from lockstep.diagnosis.localisation.findings import SLOW_COLLECTIVE, SLOW_DEVICE, SLOW_FUNCTION
 from lockstep.trace.columns import TraceMetadata
 from lockstep.trace.patterns.pattern import OUTSIDE
 from lockstep.trace.step_breakdown import Breakdown
@@ -37,6 +37,7 @@ def rank(number, *findings):
 
 
 RANKS = {number: rank(number) for number in range(4)}
+MANY = {number: rank(number) for number in range(16)}
 
 
 def finding(*ranks, cause=SLOW_FUNCTION, subject="f", lost_ns=100_000):
@@ -99,9 +100,18 @@ def test_what_all_do_is_nobodys_difference():
 
 def test_without_shared_collectives_nothing_speaks_against_it():
     """No group, one with too few collectives, one of other ranks: the difference stands."""
-    assert holds(finding(1), [])
-    assert holds(finding(1), [waiting(25, 30, 25, 20, collectives=2)])
-    assert holds(finding(3), [waiting(30, 70)])
+    assert holds(finding(1, cause=SLOW_DEVICE), [])
+    assert holds(finding(1, cause=SLOW_DEVICE), [waiting(25, 30, 25, 20, collectives=2)])
+    assert holds(finding(3, cause=SLOW_DEVICE), [waiting(30, 70)])
+
+
+@pytest.mark.parametrize("groups", [[], [waiting(100, 0, 0, 0)], [waiting(100, 0)]])
+def test_a_host_function_of_one_of_few_ranks_is_no_difference(groups):
+    """A pause of the host holds a function of one rank for as long as a fault: only its calls in each step tell them apart."""
+    assert not holds(finding(0), groups)
+    assert holds(finding(0), groups, ranks=MANY)
+    assert holds(finding(0, 1), [])
+    assert holds(finding(0, cause=SLOW_DEVICE), groups)
 
 
 def test_slow_collectives_are_judged_by_themselves():
@@ -141,15 +151,15 @@ def test_a_collective_of_several_groups_is_judged_in_each(first_ns, second_ns, h
 
 def test_trifles_are_left_out():
     """Below 1 % of the window nothing is reported, at 1 % it is."""
-    assert not holds(finding(1, lost_ns=9_999), [])
-    assert holds(finding(1, lost_ns=10_000), [])
+    assert not holds(finding(1, 2, lost_ns=9_999), [])
+    assert holds(finding(1, 2, lost_ns=10_000), [])
 
 
 def test_time_in_no_call_is_no_function():
     """On all ranks alike it states that stacks were not recorded; the call trees judge it where ranks wait for it."""
     assert not holds(finding(1, subject=OUTSIDE), [waiting(5, 90, 3, 2)])
     assert not holds(finding(0, 1, 2, 3, subject=OUTSIDE), [])
-    assert holds(finding(1, subject=OUTSIDE), [])
+    assert holds(finding(1, subject=OUTSIDE), [], ranks=MANY)
 
 
 def test_one_loss_is_given_once():
@@ -157,7 +167,7 @@ def test_one_loss_is_given_once():
 
     def with_loader(lost_ns):
         loader = Finding(bottleneck=IO, cause="data_processing", ranks=(1,), evidence=(), lost_ns=lost_ns)
-        return RANKS | {1: rank(1, loader)}
+        return MANY | {1: rank(1, loader)}
 
     assert holds(finding(1, lost_ns=400_000), [], ranks=with_loader(500_000))
     assert not holds(finding(1, lost_ns=400_000), [], ranks=with_loader(500_001))

@@ -16,8 +16,11 @@ PAUSES_MS = np.array([(0, 70, 5, 0), (5, 0, 60, 10), (0, 0, 40, 55), (50, 0, 0, 
 """Of each rank in each step, in a function that changes with both."""
 
 
-def ranks_of(fault_ms=0, *, paused=PAUSES_MS, only_first=False):
-    """Return the ranks' analyses; rank 2 takes `fault_ms` more in its loss, in every step or in the first two."""
+def ranks_of(fault_ms=0, *, paused=PAUSES_MS, only_first=False, recorded=STEPS):
+    """Return the ranks' analyses; rank 2 takes `fault_ms` more in its loss, in every step or in the first two.
+
+    The last `recorded` all-reduces are in the trace.
+    """
     work_ms = np.full((STEPS, len(RANKS), len(FUNCTIONS)), WORK_MS)
     for step in range(STEPS):
         for rank in RANKS:
@@ -28,7 +31,8 @@ def ranks_of(fault_ms=0, *, paused=PAUSES_MS, only_first=False):
     for step in range(STEPS):
         end_ns = begin_ns + int(work_ms[step].sum(axis=1).max() + 5) * MS
         for rank in RANKS:
-            events[rank] += step_of(step, begin_ns, end_ns, work_ms[step, rank].tolist())
+            of_step = step_of(step, begin_ns, end_ns, work_ms[step, rank].tolist())
+            events[rank] += of_step if step >= STEPS - recorded else of_step[:-1]
         begin_ns = end_ns
     return [analyse_rank(columns_of(events[rank], metadata=metadata(rank)), rank=rank) for rank in RANKS]
 
@@ -61,6 +65,13 @@ def test_a_fault_in_every_step_is_found_below_the_noise():
     assert (found.cause, found.ranks, found.subject) == ("slow_function", (CULPRIT,), FUNCTIONS[1])
     assert (found.steps, found.confidence) == ((STEPS, STEPS), "medium")
     assert 0 < found.lost_ns <= STEPS * 30 * MS
+
+
+def test_two_collectives_show_who_is_waited_for():
+    """Of four steps two have their all-reduce in the trace: the calls show that it recurs, the waiting what it costs."""
+    (found,) = named(ranks_of(30, recorded=2))
+    assert (found.ranks, found.subject) == ((CULPRIT,), FUNCTIONS[1])
+    assert 0 < found.lost_ns <= 2 * 30 * MS
 
 
 @pytest.mark.parametrize("ranks", [ranks_of(0), ranks_of(60, only_first=True)])

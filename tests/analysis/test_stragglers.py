@@ -9,7 +9,7 @@ from lockstep.analysis.cluster import analyse_cluster
 from lockstep.analysis.evidence import Evidence
 from lockstep.analysis.rank import analyse_rank
 from lockstep.analysis.stragglers import costing, unexplained_ns
-from lockstep.contracts.finding import COMPUTE, CPU, Finding
+from lockstep.contracts.finding import COMPUTE, CPU, IO, Finding
 from lockstep.contracts.messages import HostSpan
 from tests.analysis.job import FORWARD, MS, RANKS, rank_columns
 from tests.analysis.test_differences import waiting
@@ -74,6 +74,14 @@ def test_what_some_ranks_lose_once_is_chance(ranks, steps, costs):
     findings = [replace(loss(rank, 10), steps=steps) for rank in range(ranks)]
     kept, left_out = costing(findings, [], {}, rank_count=4)
     assert (kept, [each.rule for each in left_out]) == ((findings, []) if costs else ([], ["data_processing"] * 2))
+
+
+@pytest.mark.parametrize(("steps", "costs"), [((1, 4), False), ((2, 4), True), (None, True)])
+def test_what_a_single_rank_loses_once_is_a_pause(steps, costs):
+    """No other rank confirms that one long loader in four steps is the job's start and not a crowded core."""
+    kept, left_out = costing([replace(loss(0, 10, bottleneck=IO), steps=steps)], [], {}, rank_count=1)
+    assert (len(kept), len(left_out)) == ((1, 0) if costs else (0, 1))
+    assert costing([replace(loss(0, 10), steps=steps)], [], {}, rank_count=1)[1] == []
 
 
 def test_what_occurs_once_on_another_rank_is_nothing_in_common():
