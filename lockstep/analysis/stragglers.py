@@ -128,7 +128,7 @@ def costing(
                 f"it occurs in 1 of {each.steps[1]} steps and not on several ranks: start-up, or a pause of the host"
             )
             left_out.append(Refusal(rule=each.cause, reason=reason, ranks=each.ranks))
-        elif 2 * len(together) >= rank_count:
+        elif 2 * len(together) > rank_count:
             kept.append(each)
         elif reason := _explained_otherwise(each, slow) or _costs_nothing(each, together, waiting, slow):
             left_out.append(Refusal(rule=each.cause, reason=reason, ranks=each.ranks))

@@ -24,7 +24,6 @@ from lockstep.trace.patterns.pattern import OUTSIDE
 from lockstep.trace.tree import ROOT
 
 STEPS = Threshold(3, "count of steps", "own: fewer steps do not show what comes back")
-PEERS = Threshold(2, "count of ranks", "own: one peer alone does not show what ranks are apart")
 IN_EVERY_STEP = Threshold(0.5, "ratio of the median excess", "own: least excess of a step for it to be the same one")
 PEER_SPREADS = Threshold(
     3.0,
@@ -59,10 +58,10 @@ def steady_captures(
     """Return the captures as if the suspect and its peers differed only in what recurs in every step.
 
     All peers get the median over the peers; the suspect gets that plus its steady excess. Findings are unchanged. None
-    if steps or peers are too few, or nothing is steady.
+    if there are too few steps, no peer, or nothing is steady.
     """
     steps = _known_steps(suspect, peers)
-    if steps < STEPS.value or len(peers) < PEERS.value:
+    if steps < STEPS.value:
         return None
     own_TN = _with_outside(suspect, steps)
     peers_RTN = np.stack([_as_nodes_of(suspect, each, steps) for each in peers])
@@ -127,7 +126,8 @@ def _steady_excess(own_TN: Times, peers_RTN: Times, tree: Sequence[CallNode]) ->
     """Return the excess over the peers' medians of the nodes that have it in every step, 0 for all others.
 
     That is the median over steps if they are alike. A fault may vary, as collections and loaders do: if the rank's
-    smallest step exceeds every step of every peer, it is the excess of the smallest.
+    smallest step exceeds every step of every peer, it is the excess of the smallest. A single peer does not show how
+    much ranks differ, so the rank's smallest step has to exceed all of its steps.
     """
     usual_TN = np.median(peers_RTN, axis=0)
     excess_TN = own_TN - usual_TN
@@ -135,7 +135,11 @@ def _steady_excess(own_TN: Times, peers_RTN: Times, tree: Sequence[CallNode]) ->
     least_N = np.sort(excess_TN, axis=0)[len(excess_TN) // _EXCEPTIONS]
     is_apart_N = own_TN.min(axis=0) > peers_RTN.max(axis=(0, 1))
     steady_N = np.where(least_N >= IN_EVERY_STEP.value * median_N, median_N, np.where(is_apart_N, least_N, 0.0))
-    spread_N = np.maximum(np.median(peers_RTN.std(axis=0, ddof=1), axis=0), _scatter_of_medians(peers_RTN))
+    spread_N = _scatter_of_medians(peers_RTN)
+    if len(peers_RTN) > 1:
+        spread_N = np.maximum(spread_N, np.median(peers_RTN.std(axis=0, ddof=1), axis=0))
+    else:
+        steady_N = np.where(is_apart_N, steady_N, 0.0)
     of_slowness_N = max(_slowness(own_TN, usual_TN, tree) - 1.0, 0.0) * usual_N
     is_steady_N = (steady_N > 0) & (steady_N >= PEER_SPREADS.value * spread_N)
     is_steady_N &= steady_N - of_slowness_N >= OF_ITS_OWN.value * steady_N

@@ -39,7 +39,8 @@ def columns(rank, culprit, fault_ms):
         events += [
             made(f"ProfilerStep#{step}", ANNOTATION, 1, begin_ns, (STEP_MS + fault_ms) * MS),
             made(FORWARD, PYTHON, 1, begin_ns, 40 * MS),
-            made(LOSS, PYTHON, 1, begin_ns + 40 * MS, loss_ms * MS),
+            *received(begin_ns + 40 * MS, arrived_ns - loss_ms * MS),
+            made(LOSS, PYTHON, 1, arrived_ns - loss_ms * MS, loss_ms * MS),
             made("c10d::allreduce_", OPERATOR, 1, arrived_ns, 1000),
             made("<built-in method wait of Work>", PYTHON, 1, arrived_ns + 1000, end_ns - arrived_ns - 2000),
             made(
@@ -47,7 +48,18 @@ def columns(rank, culprit, fault_ms):
                 work=WorkKind.COMMUNICATION,
             ),
         ]  # fmt: skip
+        if stage == 1:  # has to wait for the first stage before the next step
+            events += received(end_ns + MS, begin_ns + (READY_MS[0] + delayed_ms[0] + 2) * MS)
     return columns_of(events, metadata=described(rank))
+
+
+def received(begin_ns, end_ns):
+    """Return the events of a wait for what the other stage sends."""
+    return [
+        made("c10d::recv_", OPERATOR, 1, begin_ns, 1000),
+        made("<built-in method wait of Work>", PYTHON, 1, begin_ns + 1000, end_ns - begin_ns - 2000),
+        made("gloo:recv", ANNOTATION, 8, begin_ns + 500, end_ns - begin_ns - 600, work=WorkKind.COMMUNICATION),
+    ]
 
 
 def analysed(culprit=None, fault_ms=0):

@@ -11,6 +11,7 @@ from lockstep.analysis.rank import analyse_rank
 from lockstep.analysis.stragglers import costing, unexplained_ns
 from lockstep.contracts.finding import COMPUTE, CPU, IO, Finding
 from lockstep.contracts.messages import HostSpan
+from lockstep.diagnosis.communication_causes.repetition import Repetition
 from tests.analysis.job import FORWARD, MS, RANKS, rank_columns
 from tests.analysis.test_differences import waiting
 
@@ -56,6 +57,7 @@ def loss(rank, lost_ms, *, cause="data_processing", bottleneck=CPU):
     return Finding(bottleneck=bottleneck, cause=cause, ranks=(rank,), evidence=(), lost_ns=round(lost_ms * MS))
 
 
+EVERY_STEP = Repetition(np.array([(0.0, 0, 50, 45)] * 3), np.array([(50.0, 50, 0, 0)] * 3))
 WAITING = [waiting(0, 0, 100, 0, waited_ns=np.array((30, 30, 0, 30)) * MS)]
 LOST = [replace(WAITING[0], lost_ns=np.array((0, 0, 30, 0)) * MS)]
 
@@ -68,12 +70,12 @@ def test_a_loss_on_a_rank_that_waits_as_long_costs_nothing(lost_ms, costs):
     assert [each.ranks for each in left_out] == ([] if costs else [(1,)])
 
 
-@pytest.mark.parametrize(("ranks", "steps", "costs"), [(2, (1, 4), False), (2, (2, 4), True), (4, (1, 4), True)])
+@pytest.mark.parametrize(("ranks", "steps", "costs"), [(3, (1, 4), False), (3, (2, 4), True), (4, (1, 4), True)])
 def test_what_some_ranks_lose_once_is_chance(ranks, steps, costs):
-    """Half of the ranks have a long loader in one step of four: a crowded core, no loss of the job's; all have: its start."""
+    """Most ranks have a long loader in one step of four: a crowded core, no loss of the job's; all have: its start."""
     findings = [replace(loss(rank, 10), steps=steps) for rank in range(ranks)]
     kept, left_out = costing(findings, [], {}, rank_count=4)
-    assert (kept, [each.rule for each in left_out]) == ((findings, []) if costs else ([], ["data_processing"] * 2))
+    assert (kept, [each.rule for each in left_out]) == ((findings, []) if costs else ([], ["data_processing"] * ranks))
 
 
 @pytest.mark.parametrize(("steps", "costs"), [((1, 4), False), ((2, 4), True), (None, True)])
@@ -92,11 +94,20 @@ def test_what_occurs_once_on_another_rank_is_nothing_in_common():
     assert [each.ranks for each in left_out] == [(1,), (0,)]
 
 
+def test_what_half_of_the_ranks_lose_costs_what_the_others_wait():
+    """Two of four ranks have a slow loader by chance: nobody waits for them; or the two others do in each collective."""
+    findings = [loss(2, 10), loss(3, 10)]
+    for caused, costs in (((30, 20, 25, 25), False), ((3, 2, 50, 45), True)):
+        group = replace(waiting(*caused, waited_ns=np.zeros(4)), repeated=EVERY_STEP)
+        kept, _ = costing(findings, [group], {}, rank_count=4)
+        assert (kept == findings) is costs
+
+
 def test_other_losses_count():
-    """Those of the slow rank itself, of half of the ranks and more, on the device, and where nothing was matched."""
+    """Those of the slow rank itself, of most ranks, on the device, and where nothing was matched."""
     for findings, groups in (
         ([loss(2, 10)], WAITING),
-        ([loss(0, 10), loss(1, 10)], WAITING),
+        ([loss(0, 10), loss(1, 10), loss(3, 10)], WAITING),
         ([loss(1, 10, bottleneck=COMPUTE)], WAITING),
         ([loss(1, 10)], []),
     ):

@@ -104,12 +104,19 @@ def test_time_in_no_call_counts_as_well():
     assert own.window_ns - usual[0].window_ns == 4 * 20 * MS
 
 
-@pytest.mark.parametrize(("steps", "peers"), [(2, 3), (4, 1), (4, 0)])
+@pytest.mark.parametrize(("steps", "peers"), [(2, 3), (4, 0)])
 def test_too_little_shows_nothing(steps, peers):
-    """Two steps do not show what comes back, one peer not what ranks are apart; without peers no step can be judged."""
+    """Two steps do not show what comes back; without peers no step can be judged."""
     suspect, others = calls(2, [[90, 20]] * steps), [calls(rank, [[10, 20]] * steps) for rank in range(peers)]
     assert steady_captures(suspect, others) is None
-    assert recurring_steps(suspect, [] if peers < 2 else others, ["forward"]) is None
+    assert recurring_steps(suspect, others, ["forward"]) is None
+
+
+@pytest.mark.parametrize(("forward_ms", "excess"), [((40, 41, 40, 42), {"forward": 20}), ((40, 41, 40, 24), {})])
+def test_one_peer_shows_what_is_longer_than_its_longest_step(forward_ms, excess):
+    """The peer takes 20 ms, and once 25: the suspect has to take longer than that in each step, as ranks are apart."""
+    suspect, peer = calls(2, [[ms, 20] for ms in forward_ms]), calls(0, [[20, 20], [20, 20], [25, 20], [20, 20]])
+    assert steady_ms(suspect, [peer]) == {name: pytest.approx(ms, abs=1) for name, ms in excess.items()}
 
 
 @pytest.mark.parametrize(

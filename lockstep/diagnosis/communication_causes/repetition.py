@@ -50,16 +50,20 @@ class Repetition(NamedTuple):
     def margin(self, ranks: Sequence[int]) -> float:
         """Return how much later than the latest other rank all these ranks are, in the median step of their blame.
 
-        As a multiple of the spread of the others within these steps; infinite if they have none, e.g. if only one rank
-        is left. All ranks leave a collective together, so a rank that waits less arrived later by the difference.
+        As a multiple of the spread of the others within these steps or, if only one rank is left, of the spread over these
+        steps: a fault takes about as long in each. Infinite if there is no spread. All ranks leave a collective
+        together, so a rank that waits less arrived later by the difference.
         """
         waited = self.waited_TR[self.is_blamed(ranks)]
         others = np.delete(waited, ranks, axis=1)
         if not waited.size or not others.size:
             return 0.0
-        later = float(np.median(others.min(axis=1) - waited[:, ranks].max(axis=1)))
-        spread = float(np.sqrt(others.var(axis=1, ddof=1).mean())) if others.shape[1] > 1 else 0.0
-        return later / spread if spread else np.inf
+        later_T = others.min(axis=1) - waited[:, ranks].max(axis=1)
+        if others.shape[1] > 1:
+            spread = float(np.sqrt(others.var(axis=1, ddof=1).mean()))
+        else:
+            spread = float(later_T.std(ddof=1)) if len(later_T) > 1 else 0.0
+        return float(np.median(later_T)) / spread if spread else np.inf
 
     def is_chance(self, ranks: Sequence[int]) -> bool:
         """Whether one step has most of the waiting caused by `ranks`, or healthy ranks would be blamed as often.

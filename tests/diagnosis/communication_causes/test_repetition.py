@@ -65,6 +65,14 @@ def test_steps_in_which_another_is_blamed_do_not_lower_the_margin():
     assert not answer.is_chance([2])
 
 
+@pytest.mark.parametrize(("later_ns", "is_chance"), [((40, 44, 38), False), ((11, 5, 2), True), ((227, 223, 9), True)])
+def test_a_rank_of_a_pair_is_late_by_about_as_much_in_each_step(later_ns, is_chance):
+    """The other rank of a pair has no spread, and one of two is last in all of three steps in a quarter of captures."""
+    waited = np.array([(late, 0.0) for late in later_ns])
+    answer = repetition(np.array((50, 150, 250)), np.array([1, 1, 1]), waited, step_starts_ns_T=STEP_STARTS_NS)
+    assert answer.is_chance([1]) is is_chance
+
+
 def test_two_slow_ranks_are_judged_together():
     """They come last in turn, 40 ns after the two others, which are 2 ns apart: none alone, but both."""
     waited = np.array([[40.0, 0, 42, 3], [41, 4, 43, 0], [40, 0, 42, 2]])
@@ -79,9 +87,9 @@ def test_two_of_four_ranks_are_chance_where_a_third_is_blamed_as_well():
     assert found([2, 3, 0], [40, 40, 40]).is_chance([2, 3])
 
 
-def test_two_ranks_have_no_spread():
+def test_of_two_ranks_the_steps_have_the_spread():
     """Of two ranks the other is alone: only how often and how evenly one is late can be judged."""
-    waited = np.array([[5.0, 0], [6, 0], [5, 0]])
+    waited = np.array([[5.0, 0], [5, 0], [5, 0]])
     answer = repetition(np.array((50, 150, 250)), np.array([1, 1, 1]), waited, step_starts_ns_T=STEP_STARTS_NS)
     assert [answer.margin([rank]) for rank in range(2)] == [0, np.inf]
     assert not answer.is_chance([1])
