@@ -107,7 +107,7 @@ def test_without_shared_collectives_nothing_speaks_against_it():
 
 @pytest.mark.parametrize("groups", [[], [waiting(100, 0, 0, 0)], [waiting(100, 0)]])
 def test_a_host_function_of_one_of_few_ranks_is_no_difference(groups):
-    """A pause of the host holds a function of one rank for as long as a fault: only its calls in each step tell them apart."""
+    """A pause of the host holds a function of one rank for as long as a fault: only its calls in each step differ."""
     assert not holds(finding(0), groups)
     assert holds(finding(0), groups, ranks=MANY)
     assert holds(finding(0, 1), [])
