@@ -95,7 +95,7 @@ def test_what_occurs_once_on_another_rank_is_nothing_in_common():
 
 
 def test_what_half_of_the_ranks_lose_costs_what_the_others_wait():
-    """Two of four ranks have a slow loader by chance: nobody waits for them; or the two others do in each collective."""
+    """Two of four ranks have a slow loader by chance: no rank waits for them; or the two others do in each collective."""
     findings = [loss(2, 10), loss(3, 10)]
     for caused, costs in (((30, 20, 25, 25), False), ((3, 2, 50, 45), True)):
         group = replace(waiting(*caused, waited_ns=np.zeros(4)), repeated=EVERY_STEP)
