@@ -58,8 +58,8 @@ def new_differences(
     `waiting` is the waiting between ranks, `collectives` the waiting in their collectives. The causes of `slow` ranks
     are already in `explained`. Kept are differences that are no single rank's behaviour, that all ranks of its groups
     share, or that occur on several ranks that together cause most of the waiting. Without shared collectives no
-    difference can be ruled out, except a host function of one of few ranks. Left out are differences that cost less than 1 % of the window, and time in no recorded
-    call of all ranks alike.
+    difference can be ruled out, except a host function of one of few ranks. Left out are differences that cost less
+    than 1 % of the window, and time in no recorded call of all ranks alike.
     """
     groups, explained = judged_groups(waiting), list(explained)
     in_collectives = judged_groups(collectives)

@@ -50,8 +50,8 @@ class Repetition(NamedTuple):
     def margin(self, ranks: Sequence[int]) -> float:
         """Return how much later than the latest other rank all these ranks are, in the median step of their blame.
 
-        As a multiple of the spread of the others within these steps or, if only one rank is left, of the spread over these
-        steps: a fault takes about as long in each. Infinite if there is no spread. All ranks leave a collective
+        As a multiple of the spread of the others within these steps or, if only one rank is left, of the spread over
+        these steps: a fault takes about as long in each. Infinite if there is no spread. All ranks leave a collective
         together, so a rank that waits less arrived later by the difference.
         """
         waited = self.waited_TR[self.is_blamed(ranks)]
