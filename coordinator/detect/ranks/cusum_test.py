@@ -59,7 +59,8 @@ class CusumTest:
 
     `series_groups` holds, for each series group in turn, the noise group of each of its series, numbered from 0 within
     the series group. `alarm_N` is the verdict, computed on access from `alarms`. `series_groups[k]` is the view of one
-    series group. `test` names the test's share of the error budget.
+    series group. `test` names the test's share of the error budget. With `learns_tail`, limits follow from the peaks of
+    sums that returned to zero.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class CusumTest:
         floor_ratio: float | None = None,
         fleet_views: "FleetViews | None" = None,
         test: str = "units",
+        learns_tail: bool = False,
     ) -> None:
         series_F, counts_F = [len(own) for own in series_groups], [int(own.max(initial=0)) + 1 for own in series_groups]
         spans_F, groups_F = side_by_side(series_F), side_by_side(counts_F)
@@ -77,7 +79,8 @@ class CusumTest:
         noise_groups = NoiseGroups(np.concatenate(numbered))
         self.count = sum(series_F)
         self._noise_groups = noise_groups
-        self.limits = DetectionLimits(noise_groups, np.repeat(range(len(series_groups)), counts_F), series_F, test=test)
+        group_P = np.repeat(range(len(series_groups)), counts_F)
+        self.limits = DetectionLimits(noise_groups, group_P, series_F, test=test, learns_tail=learns_tail)
         self.series_groups = tuple(SeriesGroup(self, span, its) for span, its in zip(spans_F, groups_F, strict=True))
         self._may_be_early_P = np.ones(noise_groups.count, dtype=bool)
         self._recent = [np.zeros(self.count, dtype=np.float32) for _ in range(SHORT_STEPS - 1)]
@@ -212,7 +215,7 @@ class CusumTest:
         sigma_P = self.limits.sigma_P
         warm_P = self.warm_P()
         if warm_P is None or warm_P.any():
-            self._add(values, sigma_P, warm_P)
+            self._add(values, warm_P)
         self._decide(values)
         self._find_high()
         self.mirrored.step(values, self._last_three(values), self._mean_N, warm_P, is_disturbed=len(self.alarms) > 0)
@@ -306,18 +309,19 @@ class CusumTest:
         level_N += self._baseline_N
         return level_N
 
-    def _add(self, values: Deviation, sigma_P: "Figures", warm_P: "Marks | None") -> None:
+    def _add(self, values: Deviation, warm_P: "Marks | None") -> None:
         """Update the sum of each series, and count the steps since it left zero."""
         self.cusums.move(
             values.raw_N,
             values.seen_N,
-            sigma_P,
+            self.limits.summed_P,
             warm_P,
             most_P=self.limits.most_P,
             policy=self.policy,
             static_of=self._static_above_baseline,
             noise_factor_N=self._noise_factor_N,
         )
+        self.limits.follow_sums(self.cusums.ended_group_E, self.cusums.ended_peak_E)
         if self.evaluated_steps % _STEPS_KEPT == 0:  # no need to count beyond this
             self.cusums.bound_runs(_STEPS_KEPT)
 

@@ -15,6 +15,7 @@ import numpy as np
 from coordinator.detect.error_budget import ATTEMPT_STEPS, attempt_chance, cusum_limit, level_sigmas, steps_between
 from coordinator.detect.ranks.groups import has_nan, median_of_three
 from coordinator.detect.ranks.noise import FAR_SIGMAS, PooledNoise, PresentScatter
+from coordinator.detect.ranks.sum_tail import THRESHOLD_SHARE, SumTail
 from coordinator.detect.state_dict import nested
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ LONG_STEPS = 16  # window of the long mean; an exponential average of memory 8 h
 FULL_FLOORS = 2.0  # smallest effects; clip of a single step in a mean, so that one stall alone does not alarm
 _SIGMA_MIN = 1e-6  # avoids division by zero for a noiseless generated series; real clocks are 1,000 times coarser
 _SAFE_SHARE = 1 - 1e-6  # of a bound, so that rounding does not turn it into the limit
+_EFFECT_SHARE = 0.5  # of the smallest effect: slack of a sum designed for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +90,22 @@ class DetectionLimits:
     """Noise of each noise group and the limits that follow from it; `series_group_P` gives the series group of each.
 
     `series_F` is the size of each series group: the more series, the further out the largest of them is by chance.
-    `test` names the share of the error budget that all of them use together.
+    `test` names the share of the error budget that all of them use together. With `learns_tail`, limits follow from the
+    peaks of sums that returned to zero, because noise is not white.
     """
 
     def __init__(
-        self, noise_groups: "NoiseGroups", series_group_P: "Places", series_F: "Sequence[int]", *, test: str = "units"
+        self,
+        noise_groups: "NoiseGroups",
+        series_group_P: "Places",
+        series_F: "Sequence[int]",
+        *,
+        test: str = "units",
+        learns_tail: bool = False,
     ) -> None:
         self._test = test
+        self._sizes_P = noise_groups.sizes_P
+        self.tail = SumTail(noise_groups.count) if learns_tail else None
         self.attempt_steps = ATTEMPT_STEPS
         """Expected steps of the run's attempts, for tests that look once per attempt."""
         self._series = max(sum(series_F), 1)
@@ -133,12 +144,39 @@ class DetectionLimits:
             self.alarm_sigmas_P[noise_groups] = sigmas
         steps = self._series * steps_between(self._test, policy.false_page_steps)
         np.maximum(self.alarm_sigmas_P, cusum_limit(policy.slack_sigmas, steps), out=self.alarm_sigmas_P)
-        self.least_alarm_sigmas = float(self.alarm_sigmas_P.min())
-        """The smallest sum that alarms in any noise group."""
+        self._white_P = self.alarm_sigmas_P
+        self._group_steps_P: Figures = steps / self._sizes_P
+        self._widen()
         self.least_wide = float(np.float32(FULL_FLOORS * floor_ratio))
         """The largest deviation of a single step that counts in full in a long mean in every noise group."""
         # Sums handle white noise. The rest is slow, so independent values are one window of the long mean apart.
         self._sigmas = level_sigmas(steps / LONG_STEPS)
+
+    def _widen(self) -> None:
+        """Compute the limits of sums from those of healthy series."""
+        if self.tail is not None:
+            limit_P = self.tail.limit_P(THRESHOLD_SHARE * self._white_P, self.policy.slack_sigmas, self._group_steps_P)
+            self.alarm_sigmas_P = np.maximum(self._white_P, limit_P)
+        self.least_alarm_sigmas = float(self.alarm_sigmas_P.min())
+        """The smallest sum that alarms in any noise group."""
+
+    def follow_sums(self, group_E: "Places", peak_E: "Floats") -> None:
+        """Update the limits by the sums that returned to zero in this step: their noise groups, and their peaks."""
+        if self.tail is not None:
+            self.tail.learn(group_E, peak_E, THRESHOLD_SHARE * self._white_P)
+            self._widen()
+
+    @property
+    def summed_P(self) -> "Figures":
+        """Unit of the scores of sums, array of shape (P,): sigma.
+
+        With `learns_tail` at least so much that the slack is half of the smallest effect (Page 1954). Sums of smaller
+        deviations are no measure of those that alarm.
+        """
+        if self.tail is None:
+            return self.sigma_P
+        summed_P: Figures = np.maximum(self.sigma_P, _EFFECT_SHARE * self.floor_ratio / self.policy.slack_sigmas)
+        return summed_P
 
     def follow(self, difference_N: "Floats") -> None:
         """Update the present scatter of noise groups relative to the learnt one, given differences between steps.
@@ -331,7 +369,8 @@ class DetectionLimits:
             "now.series_group": self._now.sigma_K[-1:],
             "now": self.present_P,
         }
-        return nested({name: noise.state_dict() for name, noise in noises.items()}) | now
+        tail = {} if self.tail is None else {"tail": self.tail.figures_3P}
+        return nested({name: noise.state_dict() for name, noise in noises.items()}) | now | tail
 
 
 def _listed(members: "Places | slice") -> "Places":

@@ -51,7 +51,7 @@ class MirroredTest:
             return
         limits, sums, self.raised = self._limits, self._sums, self.raised[:0]
         policy, most_P = limits.policy, limits.most_P
-        sums.cusums.move(-values.raw_N, values.seen_N, limits.sigma_P, warm_P, most_P=most_P, policy=policy)
+        sums.cusums.move(-values.raw_N, values.seen_N, limits.summed_P, warm_P, most_P=most_P, policy=policy)
         if len(sums.alarms):
             sums.keep(last_N, values.seen_N)
         due = sums.due(values.seen_N)

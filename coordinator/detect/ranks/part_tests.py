@@ -85,9 +85,8 @@ class PartTests:
         self._steps = 0
         self._rest_KR = np.zeros((len(self.names), len(stages.group_R)), dtype=np.float32)  # of own work, ratio
         self._place_effects = tuple(PlaceEffects(places, stages) for _ in self.names)
-        self.test = CusumTest(
-            [stages.group_R] * len(self.names), as_policy(policy, len(self.names) * len(stages.group_R)), test="parts"
-        )
+        own = as_policy(policy, len(self.names) * len(stages.group_R))
+        self.test = CusumTest([stages.group_R] * len(self.names), own, test="parts", learns_tail=True)
 
     def step(self, parts: "Parts", scale_P: "NDArray[np.floating]", step: int) -> None:
         """Evaluate one step; `parts` hold seconds of shape (R,), NaN where unknown, `scale_P` the stages' own work."""
