@@ -1,7 +1,7 @@
-"""Profiler output to columns, to a call tree, to a summary of kilobytes.
+"""Converts profiler output to columns, to a call tree, and to a summary of kilobytes.
 
-The way of a trace: `source` (bytes, limits, gzip), `decode` (blocks of events with exact times), `load` (columns),
-`calls` (the training thread's call tree, with its waits by `waiting`), `summarise` (what travels). Everything here
-treats the file as hostile: what is wrong with it ends in a `MalformedError` that names the file, never in a bare
-failure of a library.
+Stages: `source` (bytes, limits, gzip), `decode` (blocks of events with exact times), `load` (columns), `calls` (the
+training thread's call tree, with its waits by `waiting`), `summarise` (what is sent to the coordinator). Everything
+here treats the file as hostile: any defect ends in a `MalformedError` that names the file, never in a library's
+exception.
 """

@@ -1,4 +1,4 @@
-"""Which thread of a trace trains, over which window, and its call tree."""
+"""Finds the training thread of a trace and its window, and builds its call tree."""
 
 import re
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _SCHEDULED = re.compile(r"ProfilerStep#\d+")
 _OPTIMIZER_PREFIX = "Optimizer.step#"
 _BACKWARD = "run_backward"
 STEPS_MAX = 64
-"""Of a trace with more steps the totals of the first ones are known by themselves: enough to see what comes back."""
+"""In a trace with more steps, only the first ones have totals of their own: enough to detect recurrence."""
 
 
 def build_calls(columns: TraceColumns, build: Build | None = None) -> CallTree:
@@ -112,7 +112,7 @@ def _spans(
 
 
 def _calls(columns: TraceColumns, events: NDArray[np.intp]) -> tuple[NDArray[np.int32], list[Call]]:
-    """Return what each event is a call of, as places in the list next to it; names are classified once each."""
+    """Return what each event is a call of, as indices into the returned list; names are classified once each."""
     width = len(columns.categories)
     codes, positions = np.unique(
         columns.name[events].astype(np.int64) * width + columns.category[events], return_inverse=True

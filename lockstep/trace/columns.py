@@ -1,4 +1,4 @@
-"""A trace as columns: what every analysis works on, whichever profiler wrote the trace.
+"""A trace as columns, the input of every analysis, independent of the profiler.
 
 Shape suffix: E complete events ("ph": "X"), in the order of the file.
 """
@@ -21,21 +21,21 @@ KERNEL = "kernel"
 COPY = "gpu_memcpy"
 FILL = "gpu_memset"
 SYNC = "cuda_sync"
-"""What waited for what on the device, where the profiler records it (enable_cuda_sync_events)."""
+"""Waits between streams of the device, if the profiler records them (enable_cuda_sync_events)."""
 DEVICE_ANNOTATION = "gpu_user_annotation"
 
 ABSENT = -1
-"""In every integer column: the event does not record it."""
+"""Value of an integer column for events that do not record it."""
 
 Mask = NDArray[np.bool_]
 """Which events, array of shape (n_events,)."""
 
 
 class WorkKind(IntEnum):
-    """What an event is for an account of time; every event is exactly one."""
+    """Class of an event's work; every event has exactly one."""
 
     NOTHING = 0
-    """Annotations, marks, waits on the device, the profiler's own rows: no work of anybody."""
+    """Annotations, marks, waits on the device, the profiler's own rows: no work."""
     HOST = 1
     COMPUTE = 2
     MEMORY = 3
@@ -183,7 +183,7 @@ class TraceColumns:
         return self.kept("on_device", lambda: (self.work > WorkKind.HOST) & (self.stream != ABSENT))
 
     def kept(self, name: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        """Return what follows from the columns alone, made once: every analysis asks for it. No one writes to it."""
+        """Return a value derived from the columns alone, computed once and cached; it must not be modified."""
         if name not in self._kept:
             self._kept[name] = make()
             self._kept[name].flags.writeable = False
@@ -194,7 +194,7 @@ class TraceColumns:
         return self.categories.index(category) if category in self.categories else -1
 
     def named(self, accept: Callable[[str], bool]) -> Mask:
-        """Return which events have an accepted name; each name is looked at once."""
+        """Return which events have an accepted name; each name is tested once."""
         accepted: Mask = np.fromiter(map(accept, self.names), np.bool_, len(self.names))
         return accepted.take(self.name) if accepted.any() else np.zeros(len(self), np.bool_)
 

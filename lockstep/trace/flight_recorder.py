@@ -1,8 +1,8 @@
-"""Dumps of torch's Flight Recorder: which collectives a rank has issued last, in each of its groups.
+"""Reads dumps of torch's Flight Recorder: the last collectives that a rank issued in each of its groups.
 
 A dump is a dict with `version` and `entries` (pytorch.org/tutorials, "Flight Recorder for Debugging Stuck Jobs"), as
-JSON (`_dump_fr_trace_json`) or as a pickle (what torch writes into files). The training's process makes it, so it is
-read as hostile input: the reader of pickles here knows the opcodes of plain values only, and can call nothing.
+JSON (`_dump_fr_trace_json`) or as a pickle (what torch writes into files). The training process writes it, so it is
+read as hostile input: the pickle reader here knows only the opcodes of plain values, and can call nothing.
 """
 
 import json
@@ -16,12 +16,12 @@ from lockstep.contracts.errors import MalformedError
 DUMP_MAX_BYTES = 4 << 20
 """2,000 entries, the recorder's default, with their Python frames are 1 MB."""
 _VALUES_MAX = 1_000_000
-"""Of a pickle, whose values may be a byte each: 64 MB in memory."""
+"""Values of a pickle, each of which may be a single byte: 64 MB in memory."""
 _ENTRIES_MAX = 20_000
 _TEXT_MAX = 64
 _TENSORS_MAX, _DIMENSIONS_MAX = 4, 8  # written out of one entry
 _VERSION = "2."
-"""The first part of the versions whose entries have these fields: 2.1 to 2.10 were seen."""
+"""The first part of the versions whose entries have these fields: 2.1 to 2.10 are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
-"""What runs innermost on each thread of the host, at every moment.
+"""The innermost event on each host thread, at every moment.
 
-Frames, operators and runtime calls nest in time; annotations do not (they are entered inside one frame and left inside
-another), so they stay out, but for the loader's, which without stacks are all that shows it. On threads other than
-the training thread frames stay out as well: a helper's thread stands in one that waits, from beginning to end.
+Frames, operators and runtime calls nest in time. Annotations do not (they are entered inside one frame and left inside
+another), so they are left out, except for the loader's, which is its only trace without stacks. On threads other than
+the training thread frames are left out too: a helper thread is inside a waiting frame from beginning to end.
 """
 
 from collections.abc import Iterable
@@ -26,8 +26,8 @@ _COMPILED_PREFIXES = ("Torch-Compiled Region", "## Call CompiledFxGraph", "cpp_f
 _WAITING_FRAMES = ("run_backward", "<built-in method wait of", "<built-in method barrier of")
 
 _WAITING_OPERATORS = ("aten::_local_scalar_dense", "aten::nonzero")
-"""What `item` and the like end in: they wait for the device. Traces with the runtime's calls show it themselves; those
-without (Ascend, level 0) show 70 ms in an operator that calls nothing."""
+"""The operators in which `item` and the like wait for the device. Traces with runtime calls show the wait itself;
+traces without (Ascend, level 0) show 70 ms in an operator without callees."""
 
 
 class Activity(IntEnum):

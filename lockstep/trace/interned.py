@@ -1,4 +1,4 @@
-"""Values that repeat, kept once each: a value's code is the order in which it first came."""
+"""Codes for repeated values, each stored once, numbered by first appearance."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
@@ -9,7 +9,7 @@ Value = TypeVar("Value", bound=Hashable)
 
 
 class Codes(dict[Any, int]):
-    """Codes without a limit: looking a new value up gives it the next one."""
+    """Codes without a limit: looking up a new value adds it."""
 
     def __missing__(self, key: Any) -> int:
         self[key] = code = len(self)

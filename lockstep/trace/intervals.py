@@ -35,12 +35,12 @@ def merged(start_ns: Times, end_ns: Times) -> Intervals:
 
 
 def common(one: Intervals, other: Intervals) -> Intervals:
-    """Return what lies in both sets."""
+    """Return the intersection of both sets."""
     return _swept(one, other, 1)
 
 
 def without(one: Intervals, other: Intervals) -> Intervals:
-    """Return what lies in the first set and not in the second."""
+    """Return the part of the first set outside the second."""
     return _swept(one, other, 0)
 
 

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from lockstep.trace.columns import ABSENT, DRIVER, RUNTIME, TraceColumns
 
 NO_CORRELATION = 0
-"""What Kineto writes where it knows none; ids of real calls begin at 1."""
+"""Kineto's value for an unknown correlation; ids of real calls begin at 1."""
 
 
 def launches_of(columns: TraceColumns) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""What an event's name holds: its kind, and the name under which two ranks' events are the same call.
+"""Parses an event's name: its kind, and the name under which two ranks' events are the same call.
 
 Frames are `file(line): function`, modules `nn.Module: Class_3`, annotations whatever torch or the user wrote.
 """
@@ -48,7 +48,7 @@ def kind_of(name: str, category: str) -> str:
 
 
 def kernel_label(name: str) -> str:
-    """Return what a kernel is called without return type, namespaces, template and call arguments, for a headline."""
+    """Return a kernel's name without return type, namespaces, template and call arguments, for a headline."""
     name = name[:_LOOKED_AT_CHARS].replace("(anonymous namespace)::", "")
     wrapped = _WRAPPED.match(name)
     label = wrapped[1] if wrapped else _outside_of_brackets(name).removeprefix("void ").rsplit("::", 1)[-1]

@@ -1,8 +1,8 @@
-"""A trace's JSON cut into pieces, each decoded alone, so that memory stays that of a piece.
+"""Cuts a trace's JSON into pieces that are decoded separately, so that memory is bounded by a piece.
 
 A trace is `{..., "traceEvents": [event, ...], ...}` or a bare list of events. It is cut where one object ends and the
-next begins. Whether a cut was right is for the decoder to decide: a piece that is not JSON waits for more bytes. What
-stands before and after the events is decoded with the first and the last piece.
+next begins. The decoder decides whether a cut was right: a piece that is not JSON waits for more bytes. The text before
+and after the events is decoded with the first and the last piece.
 """
 
 import re
@@ -77,7 +77,7 @@ class PieceDecoder(ABC, Generic[Block]):
         """Return the last events, with what stands after them."""
 
     def _begin(self, piece: bytes, end: int) -> Callable[[], Block | None]:
-        """Return what decodes `piece[:end]`; it is called in the order of the pieces."""
+        """Return the decoder of `piece[:end]`; it is called in the order of the pieces."""
         return partial(self._decode_piece, piece, end)
 
     def _blocks(self) -> Iterator[Block]:

@@ -1,4 +1,4 @@
-"""What every analysis of a trace's time begins with, found once."""
+"""The common input of all analyses of a trace's time, computed once."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class PreparedTrace:
 
 
 def prepare(columns: TraceColumns) -> PreparedTrace:
-    """Return a trace made ready for `break_down_steps`, `StepAccount` and `PathFinder`."""
+    """Return the prepared input of `break_down_steps`, `StepAccount` and `PathFinder`."""
     steps = find_steps(columns)
     launch = launches_of(columns)
     threads = host_threads(columns, steps.thread, launch)

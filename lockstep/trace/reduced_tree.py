@@ -1,8 +1,8 @@
-"""A call tree with fewer nodes: those with most work, and the communication that they lead to.
+"""Reduces a call tree to the nodes with most work, and the communication below them.
 
-Ranks are compared by their work, which is what communication leaves of a call. Frames that only lead to a collective
-have none, and of FSDP or a functional collective there are thirty of them: they would take the places of the calls that
-differ. So communication becomes a callee of the nearest caller that stays.
+Ranks are compared by their work, i.e. a call's time outside communication. Frames that only lead to a collective have
+none, and FSDP or a functional collective has thirty of them, which would displace the calls that differ. So
+communication becomes a callee of the nearest remaining caller.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,7 +14,7 @@ from lockstep.trace.tree import ROOT
 
 
 def work_ns(nodes: Sequence[CallNode]) -> list[int]:
-    """Return what communication leaves of each node's total, ns: 0 of communication and what it calls.
+    """Return each node's total outside communication, ns: 0 for communication and what it calls.
 
     A caller's work is never below its callee's.
     """

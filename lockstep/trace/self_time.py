@@ -1,4 +1,4 @@
-"""Self time of host events: when an event runs and none of those that it calls does."""
+"""Self time of host events: the time in which an event runs and none of its callees does."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""A trace file as chunks of JSON bytes: what kind of file it is, how large it may be, gzip or not."""
+"""Reads a trace file as chunks of JSON bytes: checks its type and size, and unpacks gzip."""
 
 import stat
 import zlib

@@ -1,4 +1,4 @@
-"""Spans in columns to a call tree: by the C extension, and in Python (`tree.TreeBuilder`) where it was not built."""
+"""Builds a call tree from spans in columns: by the C extension, or in Python (`tree.TreeBuilder`) without it."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain, islice

@@ -1,4 +1,4 @@
-"""Spans of one thread that nest in time: which is innermost when, which is called by which, how deep."""
+"""Nested spans of one thread: the innermost span at each time, the caller of each span, and its depth."""
 
 from typing import Any, NamedTuple
 

@@ -1,8 +1,8 @@
-"""Which steps a trace holds, and which work of the device belongs to which.
+"""Finds the steps of a trace, and assigns device work to them.
 
-The device runs behind: on one recording it ends its work 0.94 of a step after the step ended on the host. So work
-belongs to the step in which it was LAUNCHED, wherever it ran. What was launched before the trace began belongs to none
-and is busy time all the same (0 to 32 % of the device time of the recordings).
+The device runs behind the host: on one recording it ends its work 0.94 of a step after the step ended on the host. So
+work belongs to the step in which it was LAUNCHED, whenever it ran. Work launched before the trace began belongs to no
+step but is busy time all the same (0 to 32 % of the device time of the recordings).
 """
 
 import re
@@ -24,13 +24,13 @@ _WHOLE_STEP_EVENTS = 0.5
 """A first or last step with fewer than this share of the median step's events was cut; among whole steps of the
 recordings the fewest are 0.71 of the median."""
 _CARRIED_MAX_RATIO = 0.05
-"""A step that is 5 % longer is one worth an alert (detection's floor); the recordings carry below 1 %, 29 and 165 %."""
+"""A step that is 5 % longer is worth an alert (detection's floor); the recordings have below 1 %, 29 and 165 %."""
 _JUDGED_STEPS = 3
-"""Of two steps neither shows which of them is the usual one."""
+"""With two steps it is unknown which one is usual."""
 
 
 class StepSource(StrEnum):
-    """What marks where steps begin and end, best first."""
+    """The source of step boundaries, best first."""
 
     AGENT = "lockstep.step"
     """The agent's marks: points at the beginning of each step, and one at the end of the last."""
@@ -39,7 +39,7 @@ class StepSource(StrEnum):
     OPTIMIZER = "Optimizer.step"
     """The ends of optimizer steps; steps are counted from 0 then."""
     WHOLE = "whole"
-    """No one: all of the trace is one step."""
+    """No source: all of the trace is one step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Trace columns as one Parquet file, for later drill-down; what is read is what was written.
+"""Stores trace columns as one Parquet file, for later drill-down, without loss.
 
 One row per event with plain values (`events_table`), so that pandas, DuckDB and Polars read it as it is; Parquet's own
 dictionary encoding and zstd make it small. The trace's own metadata is JSON under `lockstep.trace` in the file's

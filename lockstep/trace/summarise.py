@@ -1,4 +1,4 @@
-"""From a trace file to what travels: the large nodes of the call tree and the collectives."""
+"""Summarises a trace file: the large nodes of the call tree and the collectives."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Microseconds, as profilers write them, to integer nanoseconds without losing one.
+"""Converts microseconds, as profilers write them, to integer nanoseconds without loss.
 
 A float64 holds a time since Kineto's base (a start of a quarter) to the ns: below 2**43 us its spacing is 2**-10 us,
 so the nearest thousandth is the one that was written. Times since 1970 with decimals need exact decimals instead:

@@ -1,4 +1,4 @@
-"""Spans of one thread to a call tree, merged by path of names.
+"""Builds a call tree from spans of one thread, merged by path of names.
 
 Only nesting in time makes a caller. Frames and operators nest, but for the clock's rounding: what ends after its
 caller is cut to it. Annotations do not: they are entered inside one frame and left inside another (`__enter__`,

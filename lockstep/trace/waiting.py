@@ -1,10 +1,10 @@
-"""When the training thread stands still in a collective.
+"""When the training thread waits in a collective.
 
-torch on host backends has no event for it: DDP waits for its buckets inside `run_backward`, whose self time that is.
-Without this a rank that waits would look like one that works. A wait is where the innermost call of the thread is one
-that can block, while a collective is under way on the backend's own thread. Such calls nest: FSDP's hooks wait inside
-`run_backward`. A trace without stacks has no such calls: there the thread is in no operator while a collective is under
-way.
+torch on host backends has no event for it: DDP waits for its buckets inside `run_backward`, as part of its self time.
+Without this module a rank that waits would look like one that works. A wait is the time in which the innermost call of
+the thread can block, while a collective is in flight on the backend's own thread. Such calls nest: FSDP's hooks wait
+inside `run_backward`. A trace without stacks has no such calls; there a wait is the time in which the thread is in no
+operator while a collective is in flight.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""What each row of trace_view.json is for an account of time, and where it ran.
+"""Classifies each row of trace_view.json: its work, and where it ran.
 
 Shape suffixes: E rows of the trace, T threads.
 """
@@ -22,7 +22,7 @@ _TID_MAX = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """What each thread's rows are, arrays of shape (n_threads,).
+    """Classification of each thread's rows, arrays of shape (n_threads,).
 
     `track_T` is a `Track`, `part_T` states which threads hold parts of collectives, `stream_T` is a code into `streams`
     (device, stream) or ABSENT, `system_T` a code of the operating system's thread, which processes share.
@@ -36,7 +36,7 @@ class Threads:
 
 
 def threads_of(gathered: GatheredEvents) -> Threads:
-    """Return what the rows of each thread code are."""
+    """Classify the rows of each thread code."""
     track, part, stream, system = [], [], [], []
     streams, system_threads = Codes(), Codes()
     for pid, tid in gathered.threads:
@@ -99,7 +99,7 @@ class _Rows:
         self.category[rows], self.work[rows] = self.codes[category], work
 
     def translate(self, host: Mask, former: NDArray[np.int32], formers: list[str]) -> None:
-        """Take the category that the file gives to rows of the host, where it gives one."""
+        """Use the category that the file gives to rows of the host, if any."""
         today = [tracks.host_category(each) for each in formers]
         metadata = host & np.array([each != "" for each in formers], np.bool_)[former]
         self.category[metadata] = np.array([self.codes[category] for category, _ in today], np.int32)[former[metadata]]

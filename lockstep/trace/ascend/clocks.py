@@ -1,7 +1,7 @@
 """The clock of the AI cores over time: counter rows "AI Core Freq" of trace_view.json, and AICORE_FREQ of databases.
 
-torch_npu and msprof write a row when the capture begins, one for each change, and one when it ends: a row holds until
-the next. Newer devices have two dies, and each of them a clock of its own.
+torch_npu and msprof write a row when the capture begins, one for each change, and one when it ends: a row is valid
+until the next. Newer devices have two dies, each with a clock of its own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from lockstep.trace.columns import ABSENT, CoreClock
 
 COUNTER_NAME = "AI Core Freq"
 CHANGES_MAX = 1 << 14
-"""Of one clock; what comes later is left out. A core that changes its clock every 10 ms fills this in 160 s."""
+"""Entries of one clock; later ones are left out. A core that changes its clock every 10 ms fills this in 160 s."""
 CLOCKS_MAX = 64
 _TABLE = "AICORE_FREQ"
 _UNIT = "mhz"
@@ -26,7 +26,7 @@ _VALUES = msgspec.json.Decoder(dict[str, Any])
 
 
 def mhz_of(arguments: msgspec.Raw) -> float:
-    """Return the clock that a counter row's arguments give in MHz, NaN where they give none."""
+    """Return the clock of a counter row's arguments, MHz, NaN if they have none."""
     try:
         arguments_of = _VALUES.decode(bytes(arguments))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -63,7 +63,7 @@ def _clocks(
 
 
 def database_clocks(database: Database) -> tuple[CoreClock, ...]:
-    """Return the clocks of a profiler's database, none where it has no such table.
+    """Return the clocks in a profiler's database, none if it has no such table.
 
     Raises
     ------

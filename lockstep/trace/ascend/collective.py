@@ -1,7 +1,8 @@
-"""The name of an HCCL operator, parsed: `hcom_allReduce__868_0_1`.
+"""Parses the name of an HCCL operator, e.g. `hcom_allReduce__868_0_1`.
 
-After the operation stand the last three digits of the group's hash, the operator's number in the group and, in newer
-versions, a number of the iteration. The hash is one of the group's id, which profiler_metadata.json lists with ranks.
+The operation is followed by the last three digits of the group's hash, the operator's number in the group and, in newer
+versions, the number of the iteration. The hash is that of the group's id, which profiler_metadata.json lists with
+ranks.
 """
 
 import re
@@ -38,7 +39,7 @@ def group_hash(group_id: str) -> str:
 
 
 def by_suffix(hashes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """Return the hash by its last three digits, without those that two groups share."""
+    """Return the hash by its last three digits, except digits that two groups share."""
     found: dict[str, list[str]] = {}
     for each in hashes:
         found.setdefault(each[-_SUFFIX_DIGITS:], []).append(each)

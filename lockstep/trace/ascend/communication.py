@@ -1,4 +1,4 @@
-"""communication.json and cluster_communication.json: what each collective moved over which kind of link, and how fast.
+"""communication.json and cluster_communication.json: what each collective moved over which link, and how fast.
 
 Two layouts: a rank's own file is `{step: {kind: {operator: {...}}}}`, a cluster's `{ranks: {step: {operator: {rank:
 {...}}}}}`. Times are ms and sizes MB (10^6 bytes) in the files, ns and bytes here.
@@ -62,7 +62,7 @@ class _Operator(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class EntryName:
-    """Where in the file an entry stands: step (ABSENT without a number), kind, operator, group and rank."""
+    """Location of an entry in the file: step (ABSENT without a number), kind, operator, group and rank."""
 
     step: int
     kind: str
@@ -101,7 +101,7 @@ class AscendCommunication:
     packet_count: NDArray[np.int64]
     packet_ns: NDArray[np.int64]
     dropped_count: int
-    """Entries left out because they are of another form."""
+    """Entries left out because of their form."""
 
     def __len__(self) -> int:
         return len(self.named)
@@ -192,7 +192,7 @@ def bytes_of_mb(values: list[float]) -> NDArray[np.int64]:
 
 
 class CommunicationGatherer:
-    """Puts operators and links together, from any reader."""
+    """Combines operators and links from any reader."""
 
     def __init__(self) -> None:
         self.dropped_count = 0
@@ -202,7 +202,7 @@ class CommunicationGatherer:
         self._packets: list[tuple[int, float, float, float]] = []
 
     def add(self, named: EntryName, totals: Any) -> None:
-        """Take one operator over; those beyond OPERATORS_MAX are dropped and counted."""
+        """Add one operator; those beyond OPERATORS_MAX are dropped and counted."""
         if len(self._named) >= OPERATORS_MAX:
             self.dropped_count += 1
             return
@@ -215,14 +215,14 @@ class CommunicationGatherer:
                 self.add_link(len(self._named) - 1, kind, (link.size, link.time, link.large), sizes)
 
     def add_operator(self, named: EntryName, times: tuple[Any, ...]) -> None:
-        """Take over one operator's start (us), elapse, transit, wait, synchronization and idle time (ms)."""
+        """Add one operator's start (us), elapse, transit, wait, synchronization and idle time (ms)."""
         self._named.append(named)
         self._times.append(times)
 
     def add_link(
         self, operator: int, kind: str, totals: tuple[float, float, float], sizes: list[tuple[float, float, float]]
     ) -> None:
-        """Take over a link's size (MB), time (ms) and large packet ratio, and its packets' sizes, counts and times."""
+        """Add a link's size (MB), time (ms) and large packet ratio, and its packets' sizes, counts and times."""
         self._packets += [(len(self._links), *each) for each in sizes[: _SIZES_MAX - len(self._packets)]]
         self._links.append((operator, kind, *totals))
 

@@ -1,4 +1,4 @@
-"""Which columns of op_summary and kernel_details are the device's counters, by the setting that records them.
+"""Which columns of op_summary and kernel_details are device counters, and the setting that records each.
 
 A capture has one setting (aic_metrics). Names have a prefix of the core, aic_ (cube) or aiv_ (vector), on devices with
 separate cores and none on older ones. Sources: msprof's reference of profile data files and its expected headers,

@@ -1,8 +1,8 @@
-"""Reading of a sqlite file that somebody else wrote: read-only, without side effects, within limits.
+"""Reads a third-party sqlite file: read-only, without side effects, within limits.
 
 The file is opened as immutable: sqlite then neither locks it nor looks for a journal next to it. Only real tables count
-(a view of the same name would run its writer's query), only columns that are asked for by name are read, nothing that a
-schema could call is trusted, and a query that works too long is stopped.
+(a view of the same name would run its author's query), only columns requested by name are read, nothing that a schema
+could call is trusted, and a query that runs too long is stopped.
 """
 
 import sqlite3
@@ -165,7 +165,7 @@ def opened(path: Path, *, max_bytes: int = DATABASE_MAX_BYTES) -> Iterator[Datab
 
 
 def _restrict(connection: sqlite3.Connection) -> None:
-    """Trust nothing that the file's schema could run, and stop what works too long."""
+    """Disable everything that the file's schema could run, and limit the query's work."""
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_MAX_BYTES)
     connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, _SQL_MAX_BYTES)
     connection.text_factory = lambda raw: raw.decode(errors="replace")

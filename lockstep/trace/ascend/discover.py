@@ -1,4 +1,4 @@
-"""Which files of a rank's output are there, and whose they are.
+"""Finds the files of a rank's output, and the rank.
 
 Layouts: `<worker>_ascend_pt` or `_ascend_ms` with ASCEND_PROFILER_OUTPUT and profiler_info_N.json (torch_npu,
 MindSpore), `PROF_*` with mindstudio_profiler_output (msprof), cluster_analysis_output (msprof-analyze, MindStudio
@@ -18,7 +18,7 @@ from lockstep.trace.ascend.rank_metadata import AscendSettings, read_settings
 from lockstep.trace.columns import ABSENT
 
 OUTPUT_FOLDERS = ("ASCEND_PROFILER_OUTPUT", "mindstudio_profiler_output")
-"""Where the readable files of a rank lie, inside its folder."""
+"""Folders inside a rank's folder that contain its readable files."""
 DEPTH_MAX = 6
 ENTRIES_MAX = 200_000
 """Files and folders of one tree that are looked at: 10,000 ranks of 20 files."""
@@ -117,7 +117,7 @@ def discover(path: Path) -> AscendOutput:
 
 
 def _folders(path: Path) -> list[Path]:
-    """Return where the files of one rank lie, the most specific folder first."""
+    """Return the folders with the files of one rank, the most specific one first."""
     if path.is_file():
         return [path.parent]
     if not path.is_dir():
@@ -134,7 +134,7 @@ def _files(folders: list[Path]) -> Iterator[Path]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return what lies in a folder, without links."""
+    """Return the entries of a folder, without links."""
     found: list[Path] = []
     try:
         with os.scandir(folder) as entries:
@@ -161,7 +161,7 @@ def _above(folder: Path, name: str) -> Path | None:
 
 
 def _rank(path: Path, found: dict[str, Path], settings: AscendSettings) -> int:
-    """Return the rank by what names it best: the name or content of its files, then the folders' names."""
+    """Return the rank by the best evidence: the name or content of its files, then the folders' names."""
     for kind, pattern in (("profiler_info", _INFO_RANK), ("database", _DATABASE_RANK)):
         named = pattern.fullmatch(found[kind].name) if kind in found else None
         if named:

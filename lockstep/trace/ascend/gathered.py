@@ -1,4 +1,4 @@
-"""The rows of trace_view.json while its blocks come in: codes for what repeats, arrays for the rest.
+"""Collects the rows of trace_view.json block by block: codes for repeated values, arrays for the rest.
 
 Shape suffix: E rows ("ph": "X") in the order of the file.
 """
@@ -31,7 +31,7 @@ SHAPES_MAX = 1 << 16
 SHAPES_MAX_BYTES = 16 << 20
 STACKS_MAX = 1 << 16
 STACKS_MAX_BYTES = 32 << 20
-"""Distinct ones; recordings have hundreds. What comes beyond is ABSENT."""
+"""Distinct values; recordings have hundreds. Further ones are ABSENT."""
 
 CLOCK_ROWS_MAX = 1 << 20
 """Rows of the AI cores' clock; recordings have two, a row every 20 us of a capture of 20 s is this."""
@@ -48,7 +48,7 @@ _SEPARATOR = ";"
 
 
 class GatheredEvents:
-    """What the blocks held; arrays by `column` and `codes` once all are added."""
+    """Content of the blocks; arrays by `column` and `codes` once all blocks are added."""
 
     def __init__(self) -> None:
         self.event_count = 0
@@ -64,7 +64,7 @@ class GatheredEvents:
         self._clocks: list[tuple[object, int, float]] = []
 
     def add(self, block: AscendBlock) -> None:
-        """Take one block over."""
+        """Add one block."""
         self.event_count += block.event_count
         self.dropped_count += block.dropped_count
         self._note("start_ns", block.start_ns)
@@ -103,7 +103,7 @@ class GatheredEvents:
         self._parts.setdefault(field, []).append(part)
 
     def _add_arguments(self, block: AscendBlock) -> None:
-        """Note what arguments hold; frames, half of a trace with stacks, have none of interest."""
+        """Add the arguments' content; frames, half of a trace with stacks, have none of interest."""
         category = self._parts["category"][-1]
         raw = list(map(attrgetter("args"), block.complete))
         with_arguments = [

@@ -24,7 +24,7 @@ START = ("Start Time(us)", "Task Start Time(us)")
 DURATION = ("Duration(us)", "Task Duration(us)")
 WAIT = ("Wait Time(us)", "Task Wait Time(us)")
 COMMUNICATION_CORES = ("HCCL", "COMMUNICATION")
-"""What older and newer versions write as the core of a collective."""
+"""The core of a collective, as older and newer versions write it."""
 _TEXT_COLUMNS = {
     "name": NAME,
     "type": TYPE,
@@ -130,7 +130,7 @@ def load_kernels(path: Path, *, max_bytes: int = TABLE_MAX_BYTES) -> Kernels:
 
 
 class KernelGatherer:
-    """Puts blocks of kernels together, from any reader; rows without a usable time are dropped and counted."""
+    """Combines blocks of kernels from any reader; rows without a usable time are dropped and counted."""
 
     def __init__(self, counters: Sequence[str]) -> None:
         self.counters = counters
@@ -148,7 +148,7 @@ class KernelGatherer:
         text_columns: dict[str, Sequence[str]],
         counter_columns: dict[str, NDArray[np.float64]],
     ) -> None:
-        """Take one block over; columns that are missing are ABSENT, empty or NaN."""
+        """Add one block; missing columns are ABSENT, empty or NaN."""
         good = (start_ns != ABSENT) & (duration_ns != ABSENT)
         self.dropped_count += int((~good).sum())
         count = len(start_ns)

@@ -1,9 +1,9 @@
 """Which host row launched which device row, and for which operator.
 
-Three flows carry it: torch_to_npu (an operator's start to a device row's), HostToDevice (a moment inside the launching
-call to a device row's start), and the task queue's number, which an Enqueue and a Dequeue share. Here the row that
-begins a launch gives its `correlation` to all of it, the operator its `external` to what it put into the queue, to the
-calls that launched it and to the device rows.
+Three flows carry this: torch_to_npu (from an operator's start to a device row's), HostToDevice (from a time inside the
+launching call to a device row's start), and the task queue's number, which an Enqueue and a Dequeue share. Here the row
+that begins a launch gives its `correlation` to the whole launch; the operator gives its `external` to what it put into
+the queue, to the calls that launched it and to the device rows.
 
 Shape suffixes: E rows of the trace, H host rows looked at, Q moments asked for.
 """
@@ -42,13 +42,13 @@ class Flows:
 
 
 class Clock:
-    """Moments of all threads on one axis, so that one sorted array serves them all."""
+    """Combines threads and times into single keys, so that one sorted array serves all threads."""
 
     def __init__(self, threads: int, first_ns: int, last_ns: int) -> None:
         self._first_ns = first_ns
         self._span_ns = last_ns - first_ns + 2
         self.usable = threads * self._span_ns < _KEY_MAX
-        """False where the trace's times lie so far apart that they cannot be one capture's."""
+        """False if the trace's times are too far apart to come from one capture."""
 
     def keys(self, thread: NDArray[np.int64], at_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return one number for thread and moment; moments outside the trace become its edges."""
@@ -157,7 +157,7 @@ def _clock(rows: LinkRows, threads: int) -> Clock | None:
 
 
 class _Finder:
-    """Looks rows up by moment and thread."""
+    """Finds rows by time and thread."""
 
     def __init__(self, rows: LinkRows, clock: Clock, system_threads: NDArray[np.int64]) -> None:
         self._rows = rows

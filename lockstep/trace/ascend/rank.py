@@ -1,4 +1,4 @@
-"""One rank's events, from whichever of its files has them."""
+"""Loads one rank's events from whichever of its files contains them."""
 
 from lockstep.contracts import limits
 from lockstep.contracts.errors import MalformedError

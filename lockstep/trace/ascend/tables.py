@@ -1,4 +1,4 @@
-"""CSV files in blocks of rows, whatever their length: sizes limited, headers checked by name, bad rows counted."""
+"""Reads CSV files of any length in blocks of rows: limited sizes, headers checked by name, bad rows counted."""
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,7 +78,7 @@ class CsvTable:
 
 
 def _lines(source: TraceSource) -> Iterator[str]:
-    """Yield lines; one that never ends is refused before it is in memory."""
+    """Yield lines; one without an end is refused before it fills memory."""
     rest = b""
     for chunk in source:
         *lines, rest = (rest + chunk).split(b"\n")
@@ -97,7 +97,7 @@ def _text(source: TraceSource, line: bytes) -> str:
 
 
 class Columns:
-    """Looks a block's cells up under any of the names that versions have given a column."""
+    """Finds a block's cells under any of the names that versions have used for a column."""
 
     def __init__(self, rows: CsvRows) -> None:
         self.count = rows.count

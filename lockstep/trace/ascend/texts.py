@@ -1,4 +1,4 @@
-"""Numbers as Ascend's profilers write them: times as text of microseconds with three decimals, "N/A", trailing tabs."""
+"""Parses numbers of Ascend's profilers: times as text in microseconds with three decimals, "N/A", trailing tabs."""
 
 import math
 import re
@@ -18,12 +18,12 @@ _WHOLE_POWERS = 10 ** np.arange(_POINT - 1, -1, -1, dtype=np.int64)
 _FRACTION_POWERS = 10 ** np.arange(2, -1, -1, dtype=np.int64)
 _NS_PER_US = 1000
 _PLAIN = re.compile(r"\s*(\d{1,16})(?:\.(\d{1,3}))?\s*", re.ASCII)
-_MAX_CHARS = 64  # of a number; what is longer is none
+_MAX_CHARS = 64  # of a number; longer texts are invalid
 _MAX_EXPONENT = 20
 _INT64_MAX = 2**63 - 1
 
 UNKNOWN = ("", "N/A")
-"""What stands in a cell without a value."""
+"""Contents of a cell without a value."""
 
 Time = str | float | Decimal | None
 

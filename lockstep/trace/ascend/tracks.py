@@ -1,4 +1,4 @@
-"""What the rows of trace_view.json are: by the name of their process, their thread, and the type of their task.
+"""Classifies the rows of trace_view.json by the name of their process, their thread, and the type of their task.
 
 Device rows carry no category; the metadata event "process_name" of their process decides. Process names were read from
 torch_npu, msprof and MindStudio Insight; task types from the enumerations of msprof and from recordings.
@@ -24,7 +24,7 @@ GC_NAME = "Python GC"
 
 
 class Track(IntEnum):
-    """What a process of the trace is."""
+    """Role of a process in the trace."""
 
     UNKNOWN = 0
     PYTHON = 1
@@ -69,7 +69,7 @@ _MARK_PREFIXES = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)#", "lock
 
 
 def track_of(name: str, labels: str) -> Track:
-    """Return what a process is; one that only has a label for the host holds calls into CANN."""
+    """Return the role of a process; one that only has a label for the host contains calls into CANN."""
     known = _PROCESSES.get(name)
     if known is not None:
         return known
@@ -90,7 +90,7 @@ def is_part(thread_name: str) -> bool:
 
 
 def task_of(name: str, task_type: str) -> tuple[str, WorkKind]:
-    """Return category and work of a device row; parts of collectives are no one's work, their collective's row is."""
+    """Return category and work of a device row; parts of collectives have no work, only the collective's row does."""
     what, kind = _plain(name), _plain(task_type)
     if what.startswith("MEMCPY"):
         return COPY, WorkKind.MEMORY

@@ -1,7 +1,7 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
-"""What allowed each op to begin last, and when: its stream, its launch, a recorded wait, or work that ended just then.
+"""What last allowed each op to begin, and when: its stream, its launch, a recorded wait, or work that ended then.
 
-It follows from the trace alone, so it is found for all ops at once; the walk then goes from op to op (`walk`).
+It follows from the trace alone, so it is computed for all ops at once; the walk then goes from op to op (`walk`).
 Shape suffix: O all ops.
 """
 
@@ -16,13 +16,13 @@ from lockstep.trace.critical_path.path import CODE_OF, DependencyKind
 from lockstep.trace.critical_path.waits import TraceWaits
 
 HANDED_OVER_NS = 100_000
-"""A host backend's thread that takes its next collective within this time had it waiting: 7 to 30 us in the recordings
-(once 153), and more than 2 ms where the thread was itself waiting for one."""
+"""A host backend's thread that starts its next collective within this time had it waiting: 7 to 30 us in the recordings
+(once 153), and more than 2 ms if the thread itself was waiting for one."""
 NEVER_NS = -(1 << 63)
 
 
 class Launches(NamedTuple):
-    """When each op had been launched, and by which thread, ABSENT where nothing shows it; arrays of shape (n_ops,)."""
+    """When and by which thread each op was launched, ABSENT if unknown; arrays of shape (n_ops,)."""
 
     time_ns: Numbers
     thread: Numbers
@@ -41,14 +41,14 @@ class Allowed(NamedTuple):
     why: NDArray[np.int8]
 
     def note(self, at: Numbers, time_ns: Numbers, why: DependencyKind, *, op: Numbers | int = ABSENT) -> None:
-        """Note that other ops, or the first thread, allowed the ops at some places to begin."""
+        """Record that `op`, or the first thread, allowed the ops at these indices to begin."""
         self.time_ns[at], self.op[at], self.thread[at], self.why[at] = time_ns, op, 0, CODE_OF[why]
 
 
 def allowed_by(lanes: Lanes, waits: TraceWaits, launches: Launches, *, has_threads: bool) -> Allowed:
     """Return what allowed the ops to begin.
 
-    Of what allowed one at one and the same time a recorded wait goes first, then the stream, then the launch.
+    For equal times a recorded wait takes precedence, then the stream, then the launch.
     """
     start_ns_O, on_device_O = lanes.start_ns, lanes.on_device
     found = Allowed(
@@ -84,7 +84,7 @@ def _note_recorded(found: Allowed, lanes: Lanes, waits: TraceWaits) -> None:
 
 
 def _note_aligned(found: Allowed, lanes: Lanes, late: Numbers) -> None:
-    """Note what ended on another stream just before these ops began, where that is later than what is known."""
+    """Add what ended on another stream just before these ops began, if that is later than what is known."""
     other = lanes.ended_elsewhere(late)
     end_ns = np.where(other == ABSENT, NEVER_NS, lanes.end_ns[other])
     aligned = (end_ns > lanes.start_ns[late] - ALIGNED_NS) & (end_ns > found.time_ns[late])
@@ -92,7 +92,7 @@ def _note_aligned(found: Allowed, lanes: Lanes, late: Numbers) -> None:
 
 
 def _note_unknown(found: Allowed, lanes: Lanes, ops: Numbers, *, has_threads: bool) -> None:
-    """Note where to go from ops of which no record shows what allowed them: the host, else what ended last."""
+    """Add a predecessor for ops without any record: the host, else the op that ended last."""
     if has_threads:
         found.note(ops, lanes.start_ns[ops], DependencyKind.RAN_LAST)
         return

@@ -1,7 +1,7 @@
 # ruff: noqa: N806  (names of arrays end in their shape, see the legend below)
-"""Work in queues: the streams of the device, and the threads on which host backends run their collectives.
+"""Queues of work: the streams of the device, and the threads on which host backends run their collectives.
 
-An *op* is a piece of such work, numbered by lane and start. Shape suffixes: O all ops, D those of the device, or of
+An *op* is an item of such work, numbered by lane and start. Shape suffixes: O all ops, D those of the device, or of
 host backends, in order of their ends.
 """
 
@@ -24,7 +24,7 @@ Numbers = NDArray[np.int64]
 
 
 class DeviceBusyTime(NamedTuple):
-    """When any stream of the device works, disjoint and in order, and by which op; arrays of shape (n_pieces,)."""
+    """When any stream of the device works, disjoint and in order, and the op; arrays of shape (n_pieces,)."""
 
     op: Numbers
     start_ns: Numbers
@@ -88,7 +88,7 @@ class Lanes:
         return (int(self.first[lane]), int(self.first[lane + 1])) if 0 <= lane < len(self.first) - 1 else (0, 0)
 
     def under_way(self, time_ns: int) -> list[int]:
-        """Return the last op of each lane that begins before a time and ends no sooner."""
+        """Return the last op of each lane that begins before a time and ends at or after it."""
         spans = map(self.span, range(len(self.first) - 1))
         last = [first + int(np.searchsorted(self.start_ns[first:end], time_ns)) - 1 for first, end in spans]
         return [op for lane, op in enumerate(last) if op >= self.first[lane] and self.end_ns[op] >= time_ns]

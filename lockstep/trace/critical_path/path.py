@@ -1,4 +1,4 @@
-"""A critical path as segments, and what takes most of it."""
+"""A critical path as segments, and its largest entries."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 class PathClass(StrEnum):
-    """What a segment is."""
+    """Class of a segment."""
 
     COMPUTE = "compute"
     """A kernel; in a trace without a device an operator of a library."""
@@ -17,13 +17,13 @@ class PathClass(StrEnum):
     COMMUNICATION = "communication"
     HOST = "host"
     GAP = "gap"
-    """Work of the device that could have begun and had not: latency of launches, waits that were not recorded."""
+    """Device work that could have begun but had not: latency of launches, waits that were not recorded."""
     IDLE = "idle"
-    """A thread of the host of which the trace records nothing: without stacks mostly Python."""
+    """A host thread of which the trace records nothing: mostly Python in traces without stacks."""
 
 
 class DependencyKind(StrEnum):
-    """What made the walk go to a segment from the one after it."""
+    """Why the walk went to a segment from the one after it."""
 
     END = "end of the window"
     STREAM = "before it on its stream"
@@ -35,7 +35,7 @@ class DependencyKind(StrEnum):
 
     @property
     def is_guess(self) -> bool:
-        """Whether time alone shows it, and no record of the profiler."""
+        """Whether only time suggests it, without a record of the profiler."""
         return self in _GUESSES
 
 
@@ -59,7 +59,7 @@ class Segment(NamedTuple):
 
 
 class PathShare(NamedTuple):
-    """What all segments of one name and class take of the path together."""
+    """Total of all segments of one name and class on the path."""
 
     name: str
     path_class: PathClass
@@ -105,12 +105,12 @@ class CriticalPath:
         return dict(zip(CLASSES, _sums(self.path_class, self.lengths_ns(), len(CLASSES)), strict=True))
 
     def guessed_ns(self) -> int:
-        """Return the time of the segments to which time alone led, and no record of the profiler."""
+        """Return the time of the segments reached by time alone, without a record of the profiler."""
         by_why = _sums(self.why, self.lengths_ns(), len(DEPENDENCY_KINDS))
         return sum(ns for why, ns in zip(DEPENDENCY_KINDS, by_why, strict=True) if why.is_guess)
 
     def lengths_ns(self) -> NDArray[np.int64]:
-        """Return how long each segment lasts."""
+        """Return the length of each segment, ns."""
         return self.end_ns - self.start_ns
 
 
@@ -121,7 +121,7 @@ def _sums(codes: NDArray[np.integer], values_ns: NDArray[np.int64], count: int) 
 
 
 def ranked(path: CriticalPath) -> list[PathShare]:
-    """Return what lies on a path, most time first; the ns sum to the window."""
+    """Return the entries of a path, most time first; their ns sum to the window."""
     keys, place = np.unique(path.name * len(CLASSES) + path.path_class, return_inverse=True)
     ns, counts = _sums(place, path.lengths_ns(), len(keys)), np.bincount(place, minlength=len(keys)).tolist()
     named = [(path.names[key // len(CLASSES)], CLASSES[key % len(CLASSES)]) for key in keys.tolist()]

@@ -1,7 +1,7 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""What a walk passed, noted as it goes, and made segments of at its end, all at once.
+"""Records a walk as it proceeds, and converts it to segments at its end, all at once.
 
-The path of a GB of trace has 200,000 segments; to make them one by one was half of the analysis
+The path of a GB of trace has 200,000 segments; building them one by one took half of the analysis
 (benchmarks/trace_bench.py). Shape suffixes: V ops that the walk visited, R rows of a table of segments, P pieces of the
 device's work in them.
 """
@@ -35,7 +35,7 @@ _CLASS_OF_WORK[[WorkKind.COMPUTE, WorkKind.MEMORY, WorkKind.COMMUNICATION]] = (
 
 
 class PathRecorder:
-    """What of a window has been walked: all from `reached_ns` to its end."""
+    """The walked part of a window, from `reached_ns` to its end."""
 
     def __init__(self, start_ns: int, end_ns: int) -> None:
         self.start_ns = start_ns

@@ -1,7 +1,7 @@
-"""What waited for what, as far as the profiler records: recorded waits, and copies that a call waits for.
+"""Waits that the profiler records: `cuda_sync` rows, and copies that a call waits for.
 
-torch records them as `cuda_sync` rows if asked to (enable_cuda_sync_events). Correlations grow in the order of calls,
-so a call comes after another one if its correlation is higher.
+torch records `cuda_sync` rows on request (enable_cuda_sync_events). Correlations increase in the order of calls, so of
+two calls the one with the higher correlation is later.
 """
 
 from bisect import bisect_right
@@ -32,7 +32,7 @@ class TraceWaits:
         self.waited_for: dict[int, list[int]] = {}
         """By op the ops of other streams that it waited for by the profiler's record."""
         self.are_recorded = False
-        """Whether the trace records which work waited for other streams: nothing is guessed from times then."""
+        """Whether the trace records waits between streams, in which case nothing is guessed from times."""
         for event, arguments in columns.syncs.items():
             if arguments.kind.startswith(_STREAM_WAIT) and columns.stream[event] != ABSENT:
                 self.are_recorded = True

@@ -1,9 +1,9 @@
-"""The walk from the end of a window back to its beginning.
+"""Walks from the end of a window back to its beginning.
 
-On a lane: the work itself, then back to whatever allowed it to begin last (`allowed`), be it the work before it on its
-stream, its launch, or work of another stream that it waited for. On the host: the innermost event of a thread, then
-what the thread did before it; from a call that waits to what ended last while it did; from a thread of which the trace
-records nothing to the one that ran last. What was passed becomes segments at the end (`walked`).
+On a lane: the op itself, then back to whatever allowed it to begin last (`allowed`): the previous op on its stream, its
+launch, or work of another stream that it waited for. On the host: the innermost event of a thread, then what the thread
+did before; from a call that waits, to what ended last during it; from a thread of which the trace records nothing, to
+the one that ran last. The walk becomes segments at the end (`path_recorder`).
 """
 
 from bisect import bisect_left
@@ -23,7 +23,7 @@ from lockstep.trace.waiting import SHORTEST_WAIT_NS
 
 
 class _Place(NamedTuple):
-    """Where the walk is, an op or (op ABSENT) a thread of the host, until when, and why it went there."""
+    """Position of the walk: an op or (op ABSENT) a thread of the host, the time, and why it went there."""
 
     time_ns: int
     why: DependencyKind

@@ -1,1 +1,1 @@
-"""Kineto and Chrome JSON of every age to columns."""
+"""Converts Kineto and Chrome JSON of all versions to columns."""

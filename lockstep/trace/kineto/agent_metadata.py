@@ -1,7 +1,7 @@
-"""What the agent noted next to the events of a trace: its facts, the last key of the file it wrote.
+"""Reads the agent's notes next to the events of a trace: its facts, the last key of the file that it wrote.
 
-The agent's clock is CLOCK_MONOTONIC. Its notes carry how far the wall clock was ahead, and on that clock lie the starts
-of `TraceColumns` of every trace that has its base, as those of captures do.
+The agent's clock is CLOCK_MONOTONIC. Its notes contain the offset of the wall clock, which is the clock of the starts
+in `TraceColumns` for every trace with a base, such as captures.
 """
 
 import json
@@ -16,7 +16,7 @@ from lockstep.contracts.errors import MalformedError
 from lockstep.trace.source import TraceSource
 
 AGENT_METADATA_MAX_BYTES = 128 << 10
-"""Four times what the agent writes at most: 256 collections, 101 boundaries."""
+"""Four times the agent's maximum: 256 collections, 101 boundaries."""
 COLLECTIONS_MAX = DEPTHS_MAX = 256
 _KEY = b'"lockstep":'
 _VERSIONS = (1, 2)  # `agent.capture.recording.FACTS_VERSION`; 1 has no generations

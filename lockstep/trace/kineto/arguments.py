@@ -1,9 +1,8 @@
-"""What is read of events' arguments ("args"): ids, streams, sizes, shapes, stacks, collectives, waits.
+"""Reads arguments of events ("args"): ids, streams, sizes, shapes, stacks, collectives, waits.
 
-An argument is extra: one of another type or range is ABSENT for its event and never costs the event. Arguments stay
-raw JSON while events are decoded; those of categories that have none of interest (Python frames) are never looked at,
-the others are decoded together, each category as the few fields that it can have (`argument_forms`).
-
+Arguments are optional: one of another type or range is ABSENT for its event and does not invalidate the event.
+Arguments stay raw JSON while events are decoded; those of categories without any of interest (Python frames) are never
+parsed, the others are decoded together, each category with the few fields that it can have (`argument_forms`).
 Shape suffix: E the events of one block.
 """
 

@@ -1,4 +1,4 @@
-"""Decoded events to a block: the complete ones with exact times, those that make no sense dropped and counted."""
+"""Converts decoded events to a block: complete ones with exact times; invalid ones are dropped and counted."""
 
 from dataclasses import dataclass, replace
 from itertools import compress

@@ -1,4 +1,4 @@
-"""Names of categories: those of every age of Kineto to today's, and which arguments their events can have.
+"""Maps category names of all versions of Kineto to current ones, and to the arguments that their events can have.
 
 Sources: libkineto's ActivityType.h and .cpp from 2021 to 2026 (one enum for all devices, with a name for each vendor),
 and its forks (GCU, MLU).
@@ -73,7 +73,7 @@ _READINGS = {
 
 
 def today(category: str) -> str:
-    """Return today's name of `category`, whatever wrote it; one that no one knows stays."""
+    """Return the current name of `category`, whatever wrote it; unknown ones are unchanged."""
     small = category.lower()
     if small in _FORMER:
         return _FORMER[small]

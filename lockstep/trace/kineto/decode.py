@@ -1,6 +1,6 @@
-"""Chunks of Kineto or Chrome JSON to blocks of complete events with exact times.
+"""Decodes chunks of Kineto or Chrome JSON to blocks of complete events with exact times.
 
-A piece in which events are not all of the usual form is decoded event by event.
+A piece with events of an unusual form is decoded event by event.
 """
 
 import re

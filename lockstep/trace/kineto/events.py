@@ -1,6 +1,6 @@
-"""What is read of each event of a Chrome trace, by its phase; flows and phases without a use cost as little as can be.
+"""The fields read of each event of a Chrome trace, by its phase; unused phases cost as little as possible.
 
-Arguments stay raw JSON: whatever is wrong in them does not cost the event, and most are never looked at.
+Arguments stay raw JSON: an error in them does not invalidate the event, and most are never parsed.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""What many events of a trace share, kept once each: names, threads, categories.
+"""Values shared by many events of a trace, stored once each: names, threads, categories.
 
 Fields are read in comprehensions, here and in `blocks` and `arguments`: half the time of an `attrgetter`.
 """

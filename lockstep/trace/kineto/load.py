@@ -1,4 +1,4 @@
-"""A trace file to columns."""
+"""Loads a trace file as columns."""
 
 import re
 from pathlib import Path
@@ -71,7 +71,7 @@ class _Column:
 
 
 class _Builder:
-    """Gathers blocks; of a block nothing is kept but its columns."""
+    """Collects blocks; only their columns are stored."""
 
     def __init__(self) -> None:
         self.complete_count = 0
@@ -83,7 +83,7 @@ class _Builder:
         self._syncs: dict[int, SyncArguments] = {}
 
     def add(self, block: EventBlock) -> None:
-        """Take over a block's columns; its events are not kept."""
+        """Add a block's columns; its events are not stored."""
         arguments = self._reader.read(len(block.name), block.arguments)
         own = {name: getattr(block, name) for name in _OF_BLOCKS}
         for name, part in (own | arguments.columns).items():

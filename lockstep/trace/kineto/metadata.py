@@ -1,6 +1,6 @@
 """The metadata of a Kineto trace, next to its events: rank, groups, devices, names of threads.
 
-All of it is extra: a part of another form is left out and costs nothing else.
+All of it is optional: a part of another form is ignored.
 """
 
 import re
@@ -20,7 +20,7 @@ TEXT_MAX_CHARS = 256
 DEVICES_MAX = 64
 VARIABLES_MAX = 256
 NETWORK_PREFIXES = ("NCCL_", "RCCL_", "HCCL_", "UCX_", "GLOO_", "TORCH_NCCL_")
-"""Variables of what moves data between ranks; all others are none of a trace's business."""
+"""Variables that concern communication between ranks; all others are ignored."""
 
 _NO = msgspec.Raw(b"")
 _THREAD = re.compile(r"thread -?\d+ \((.*)\)")
@@ -88,7 +88,7 @@ class MetadataBuilder:
     thread_names: dict[tuple[object, object], str] = field(default_factory=dict)
 
     def note_document(self, document: Document) -> None:
-        """Take over what stands next to the events."""
+        """Add the keys next to the events."""
         host = _read(document.host, str)
         self.host = host[:TEXT_MAX_CHARS] if host else self.host
         devices = _read(document.devices, list[_Device]) or []
@@ -104,7 +104,7 @@ class MetadataBuilder:
             self._note_distributed(distributed)
 
     def note_thread(self, pid: object, tid: object, arguments: msgspec.Raw) -> None:
-        """Take over a thread's name; one that somebody gave it wins over the program's."""
+        """Add a thread's name; a name given by the training takes precedence over the default."""
         metadata = _read(arguments, _ThreadName)
         if metadata is None:
             return

@@ -1,6 +1,6 @@
-"""A piece of a trace to a block by the C extension: no object for an event, and what repeats is decoded once a piece.
+"""Converts a piece of a trace to a block by the C extension, without an object per event; repeats are decoded once.
 
-Where there is no extension, and for a piece with an event of another form, `decode` does the same in Python.
+Without the extension, and for a piece with an event of another form, `decode` does the same in Python.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,9 @@
-"""What each event of a Kineto trace is for an account of time: nothing, host, compute, memory or communication.
+"""The class of work of each event of a Kineto trace: nothing, host, compute, memory or communication.
 
-By category first, never by the presence of a stream (a Triton operator of the host carries one). On the device a
-collective is known by its arguments where the writer gives them, else by the kernel's name; never by "Sync" in it, for
-SyncBatchNorm computes. On the host it is the backend's annotation on the backend's own thread, which spans the
-transfer; the same annotation on a thread that calls collectives is a mark.
+Decided by category first, never by the presence of a stream (a Triton operator of the host has one). On the device a
+collective is recognised by its arguments if the writer records them, else by the kernel's name, but never by "Sync" in
+it, because SyncBatchNorm computes. On the host it is the backend's annotation on the backend's own thread, which spans
+the transfer; the same annotation on a thread that calls collectives is only a mark.
 """
 
 import re

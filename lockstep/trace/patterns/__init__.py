@@ -1,8 +1,9 @@
 """Behaviour patterns of functions: how long each is on the critical path, and how it used its hardware meanwhile.
 
-PerfTracker, section 4.2. `summarise_patterns` is the door; `path` finds the critical path by class priority (with
-`stacks`, `exposure` and `functions`), `critical_duration` what of an execution used the resource in `samples`, `table`
-how a summary travels. What is done with the summaries of all ranks: `lockstep.diagnosis.localisation`.
+PerfTracker, section 4.2. The entry point is `summarise_patterns`; `path` finds the critical path by class priority
+(with `call_stacks`, `exposure` and `functions`), `critical_duration` finds the part of an execution that used the
+resource in `samples`, `table` is the stored form of a summary. `lockstep.diagnosis.localisation` compares the summaries
+of all ranks.
 """
 
 from lockstep.trace.patterns.pattern import FunctionClass, Pattern, PatternSummary

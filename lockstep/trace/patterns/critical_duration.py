@@ -1,9 +1,9 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""The critical duration of an execution: where it really used its resource (PerfTracker, Algorithm 1, corrected).
+"""The critical duration of an execution: when it really used its resource (PerfTracker, Algorithm 1, corrected).
 
-A worker that comes early to a collective waits inside it; the mean over the whole execution would be that of the wait.
-The critical duration L(e) is the stretch that holds at least 80 % of the usage with the smallest gaps inside. The
-printed algorithm leaves open what matters; here:
+A worker that arrives early at a collective waits inside it, so the mean over the whole execution would be dominated by
+the wait. The critical duration L(e) is the stretch with at least 80 % of the usage and the smallest gaps inside. The
+published algorithm leaves some choices open; here:
 
 * a zero is usage of at most 1 % of the peak (`samples.ZERO_UNITS`), and counts as 0 in the sums that decide;
 * g* is the smallest g in 0..n-2 for which a stretch without an inner gap longer than g holds the share; L(e) is the

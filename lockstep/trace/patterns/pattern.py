@@ -1,4 +1,4 @@
-"""What a function's behaviour on one rank comes to: PerfTracker, equation 1."""
+"""A function's behaviour on one rank: PerfTracker, equation 1."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""Samples of one hardware resource on a regular grid, and what is asked of them again and again.
+"""Samples of one hardware resource on a regular grid, with running sums for repeated queries.
 
 Usage is kept in integers: steps of 2**-16 of the resource's peak, finer than any counter. Sums are exact then, so the
 same samples give the same critical duration whatever the order of adding.

@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""From a trace and samples of its hardware to behaviour patterns: PerfTracker, section 4.2, equations 1 to 5.
+"""Computes behaviour patterns from a trace and samples of its hardware: PerfTracker, section 4.2, equations 1 to 5.
 
 Shape suffixes: E executions of the chosen functions, C chosen functions.
 """
