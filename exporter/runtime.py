@@ -325,7 +325,7 @@ class Exporter:
         for name, run in self._rings.runs.items():
             is_new = name not in self._announced
             is_changed = self._announced.get(name) != run.revision
-            if is_changed or refresh or (periodic and run.silence.is_announced):
+            if is_changed or refresh or (periodic and run.progress_watch.is_announced):
                 self._announced[name] = run.revision
                 self._send_state(run)
             if periodic or is_new:

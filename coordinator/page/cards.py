@@ -19,7 +19,7 @@ from coordinator.detect.anomalies import (
 from coordinator.page.layout import format_seconds, link, moment_ns
 from coordinator.page.machine_evidence import render_machine_evidence
 from coordinator.page.stack_tree import draw_stacks
-from lockstep.html.markup import Html, code, escaped, folded, items, join, soft, tag
+from lockstep.html.markup import Html, code, escaped, folded, items, join, muted, tag
 from lockstep.html.units import counted, format_ranks, format_step
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ def cards(
 ) -> Html:
     """Return the cards of incidents, or "None."; `hosts` are by incident id."""
     made = [card(each, config, with_run=with_run, host=hosts.get(each.id, "")) for each in incidents]
-    return tag("div", *made, class_="cards") if made else soft("None.")
+    return tag("div", *made, class_="cards") if made else muted("None.")
 
 
 def _figure(value: float | None) -> str:

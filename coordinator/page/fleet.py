@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from coordinator.fleet.history import RECENT_DAYS
 from coordinator.page.layout import bar, document, link, live, moment, search_bar, sorted_table
-from lockstep.html.markup import Html, join, soft
+from lockstep.html.markup import Html, join, muted
 
 if TYPE_CHECKING:
     from coordinator.fleet.history import SubjectRecord
@@ -23,8 +23,8 @@ _RUNS_SHOWN = 8
 def render_fleet(records: "list[SubjectRecord]", snapshot: "Snapshot", config: "CoordinatorConfig") -> str:
     """Return the document; every text in it is escaped."""
     rows = [_cells(record) for record in records[:SHOWN_MAX]]
-    more = soft(f"{len(records) - SHOWN_MAX} more: see /api/v1/fleet.") if len(records) > SHOWN_MAX else Html()
-    body = sorted_table(rows) if rows else soft("No incident has named a node, a device or a link yet.")
+    more = muted(f"{len(records) - SHOWN_MAX} more: see /api/v1/fleet.") if len(records) > SHOWN_MAX else Html()
+    body = sorted_table(rows) if rows else muted("No incident has named a node, a device or a link yet.")
     return document(
         "Fleet - Lockstep",
         bar(snapshot, config, crumb="fleet"),

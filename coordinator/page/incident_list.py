@@ -6,7 +6,7 @@ from urllib.parse import quote
 from coordinator.decide.incidents import CLOSED
 from coordinator.page.cards import title_of
 from coordinator.page.layout import bar, document, format_seconds, link, live, moment_ns, search_bar, sorted_table
-from lockstep.html.markup import Html, soft, tag
+from lockstep.html.markup import Html, muted, tag
 
 if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident
@@ -22,8 +22,8 @@ def render_incidents(incidents: "list[Incident]", snapshot: "Snapshot", config: 
     """Return the document; every text in it is escaped."""
     ordered = sorted(incidents, key=lambda each: (each.state == CLOSED, -each.opened_unix_ns, each.id))
     left = len(ordered) - SHOWN_MAX
-    more = soft(f"{left} more: see /api/v1/incidents.") if left > 0 else Html()
-    body = sorted_table([_cells(each) for each in ordered[:SHOWN_MAX]]) if ordered else soft("No incident yet.")
+    more = muted(f"{left} more: see /api/v1/incidents.") if left > 0 else Html()
+    body = sorted_table([_cells(each) for each in ordered[:SHOWN_MAX]]) if ordered else muted("No incident yet.")
     return document(
         "Incidents - Lockstep",
         bar(snapshot, config, crumb="incidents"),

@@ -12,7 +12,7 @@ from coordinator.page.assets import BODIES
 from coordinator.page.cards import basis, dashboard, details_of, facts, runbook, title_of
 from coordinator.page.layout import format_seconds, link, moment_ns
 from coordinator.page.node_commands import node_commands, render_commands
-from lockstep.html.markup import Html, code, join, soft, table, tag
+from lockstep.html.markup import Html, code, join, muted, table, tag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ def _links(incident: "Incident", config: "CoordinatorConfig") -> list[Html]:
 
 def _when(incident: "Incident") -> Html:
     text = [f"Run {incident.run}, incident {incident.id}, opened ", moment_ns(incident.opened_unix_ns)]
-    return soft(*text, *(() if incident.closed_unix_ns is None else (", closed ", moment_ns(incident.closed_unix_ns))))
+    return muted(*text, *(() if incident.closed_unix_ns is None else (", closed ", moment_ns(incident.closed_unix_ns))))
 
 
 def _why(incident: "Incident") -> Html:

@@ -4,7 +4,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from coordinator.page.layout import moment_ns
-from lockstep.html.markup import Html, items, join, soft, tag
+from lockstep.html.markup import Html, items, join, muted, tag
 
 if TYPE_CHECKING:
     from coordinator.decide.incidents import Incident
@@ -16,7 +16,7 @@ def render_machine_evidence(incident: "Incident") -> Html:
     machine = incident.machine
     if machine is None:
         return Html()
-    read = soft(machine.note, "; read ", moment_ns(machine.read_unix_ns))
+    read = muted(machine.note, "; read ", moment_ns(machine.read_unix_ns))
     return join((tag("h4", "Evidence from the machine"), items(map(_deviation, machine.deviations)), read))
 
 

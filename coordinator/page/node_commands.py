@@ -10,7 +10,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from coordinator.detect.anomalies import CRASH, HANG, SLOW_LINK, SLOW_RANK
-from lockstep.html.markup import Html, join, soft, tag
+from lockstep.html.markup import Html, join, muted, tag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,7 +51,7 @@ def render_commands(commands: tuple[tuple[str, str], ...]) -> Html:
         (
             tag("h4", "If the node is to blame, take it out of scheduling"),
             tag("dl", *rows),
-            soft(
+            muted(
                 "These commands stop nothing that runs there: restart the job from its last checkpoint on another "
                 "node. ",
                 tag("code", "kubectl uncordon"),

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.page.incident_report import STYLE
 from coordinator.page.layout import format_seconds, moment
-from lockstep.html.markup import Html, items, join, soft, table, tag
+from lockstep.html.markup import Html, items, join, muted, table, tag
 from lockstep.html.units import counted, format_ranks
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def render_summary(summary: "RunSummary") -> str:
     ]  # fmt: skip
     body = (
         tag("h1", f"Run {summary.run}"),
-        soft(moment(summary.begin_unix_s), " to ", moment(summary.end_unix_s)),
+        muted(moment(summary.begin_unix_s), " to ", moment(summary.end_unix_s)),
         items(summary_facts(summary)),
         tag("h2", "Where the device time went"),
         table(("category", "device time", "share"), account),
@@ -40,7 +40,7 @@ def render_summary(summary: "RunSummary") -> str:
         tag("h2", "By day (UTC)"),
         table(("day", "steps", "goodput", "lost to"), days),
         tag("h2", "Incidents"),
-        table(("kind", "cause", "ranks", "from step", "device hours"), incidents) if incidents else soft("None."),
+        table(("kind", "cause", "ranks", "from step", "device hours"), incidents) if incidents else muted("None."),
     )
     return _document(f"Run {summary.run}", body)
 
@@ -55,7 +55,7 @@ def render_comparison(comparison: "StepLogComparison") -> str:
         _change_table(comparison.slower),
         tag("h2", "Faster"),
         _change_table(comparison.faster),
-        soft(f"Measured by one run only: {', '.join(comparison.missing_parts)}.")
+        muted(f"Measured by one run only: {', '.join(comparison.missing_parts)}.")
         if comparison.missing_parts
         else Html(),
     )
@@ -111,7 +111,7 @@ def _change_table(changes: "Iterable[PartChange]") -> Html:
         for each in changes
     ]  # fmt: skip
     heads = ("part", "ranks", "before", "after", "of a step", "deviations of its noise")
-    return table(heads, rows) if rows else soft("Nothing beyond noise.")
+    return table(heads, rows) if rows else muted("Nothing beyond noise.")
 
 
 def _document(title: str, body: "Iterable[Html]") -> str:

@@ -10,7 +10,7 @@ from coordinator.page.layout import bar, document, format_seconds, link, live, m
 from coordinator.page.overview import expected, lost, step_time, suspects
 from coordinator.record.earlier_attempts import NAME, NOTABLE_RATIO
 from lockstep.contracts.limits import PROFILE_RANKS_MAX, PROFILE_STEPS_MAX
-from lockstep.html.markup import Html, join, soft, tag
+from lockstep.html.markup import Html, join, muted, tag
 from lockstep.html.units import counted
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def render_run(view: RunView, snapshot: "Snapshot", config: "CoordinatorConfig")
     run = view.run
     found = sorted(run.incidents, key=lambda incident: -incident.lost_device_seconds)
     left = len(found) - OPEN_MAX
-    more = soft(f"{left} more: see /api/v1/incidents.") if left > 0 else Html()
+    more = muted(f"{left} more: see /api/v1/incidents.") if left > 0 else Html()
     return document(
         f"{f'({len(found)}) ' if found else ''}{run.run} - Lockstep",
         bar(snapshot, config, crumb=run.run),
@@ -142,7 +142,7 @@ def _over_time() -> Html:
     return tag(
         "section",
         tag("h2", "Over time"),
-        tag("noscript", soft("The charts need JavaScript; /api/v1/runs/NAME/series has their numbers.")),
+        tag("noscript", muted("The charts need JavaScript; /api/v1/runs/NAME/series has their numbers.")),
         tag(
             "div",
             tag("p", "", id="series-note", class_="soft"),
@@ -177,7 +177,7 @@ def _map(kinds: list[str]) -> Html:
     return tag(
         "section",
         tag("h2", "Rank by step"),
-        tag("noscript", soft("The map needs JavaScript; the slowest ranks below do not.")),
+        tag("noscript", muted("The map needs JavaScript; the slowest ranks below do not.")),
         tag(
             "div",
             tag(
@@ -219,7 +219,7 @@ def _map(kinds: list[str]) -> Html:
 
 def _slowest(ranks: list[dict[str, Any]]) -> Html:
     if not ranks:
-        return soft("No undisturbed step yet.")
+        return muted("No undisturbed step yet.")
     heads = ("rank", "host", "own work", "against peers", "waiting", "own work, last steps")
     rows = []
     for each in ranks:
@@ -267,7 +267,7 @@ def _profile_form(view: RunView) -> Html:
     return tag(
         "section",
         tag("h2", "Profile"),
-        soft(f"Captures some steps of up to {PROFILE_RANKS_MAX} ranks while the training goes on."),
+        muted(f"Captures some steps of up to {PROFILE_RANKS_MAX} ranks while the training goes on."),
         needed,
         tag("noscript", tag("p", tools)),
         form,
@@ -277,7 +277,7 @@ def _profile_form(view: RunView) -> Html:
 
 def _captures(view: RunView) -> Html:
     if not view.captures:
-        return soft("None yet.")
+        return muted("None yet.")
     rows = []
     for each in view.captures[:CAPTURES_SHOWN]:
         states = [rank["state"] for rank in each["ranks"]]
@@ -293,12 +293,12 @@ def _captures(view: RunView) -> Html:
 
 def _domains(view: RunView) -> Html:
     if not view.domains:
-        return soft("No process groups are known.")
+        return muted("No process groups are known.")
     parts = []
     for kind, own in view.domains.items():
         rows = (tag("li", tag("strong", name), f": ranks {ranks}") for name, ranks in own)
         left = view.domain_counts[kind] - len(own)
-        more = soft(f"{left} more: see the API.") if left else Html()
+        more = muted(f"{left} more: see the API.") if left else Html()
         title = tag("summary", f"{kind}: {counted(view.domain_counts[kind], 'domain')}")
         parts.append(tag("details", title, tag("ul", *rows), more, id=f"kind-{kind}"))
     return join(parts)

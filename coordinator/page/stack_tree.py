@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lockstep.html.markup import Html, cut
-from lockstep.html.svg import box, picture, words
+from lockstep.html.svg import box, picture, svg_text
 
 _LINE = re.compile(r"( *)(ranks? ([0-9, -]+?)(?: and ([0-9]+) more)?): (.+)\Z")
 _ROW, _BAR = 26, 22  # pixels
@@ -63,7 +63,7 @@ def _draw_row(row: TreeRow, top: int, largest: int, late: frozenset[int]) -> lis
     return [
         box(left, top, 1 - left, _BAR, kind=f"rest {kind}-row", title=title),
         box(left, top, share, _BAR, kind=kind, title=title),
-        words(cut(f"{row.text}: {_innermost(row)}", _TEXT_MAX), left + _INDENT / 4, top + _BAR - 6),
+        svg_text(cut(f"{row.text}: {_innermost(row)}", _TEXT_MAX), left + _INDENT / 4, top + _BAR - 6),
     ]
 
 

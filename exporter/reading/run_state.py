@@ -1,4 +1,4 @@
-"""The exporter's state of a run and its ranks. `rings.py` writes it, `silence.py` its silence; the others only read."""
+"""The exporter's state of a run and its ranks: `rings.py` writes it, `silence.py` its `progress_watch`; others read."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,8 +89,8 @@ class RankState:
 
 
 @dataclass(slots=True)
-class Silence:
-    """How long a run has made no steps.
+class ProgressWatch:
+    """When a run last made progress.
 
     `progress` counts its records and possible ends of steps, because ranks without step numbers train too.
     `progress_ns` is when it last grew. None until the run was first checked. `is_announced`: announcements include
@@ -115,7 +115,7 @@ class RunState:
     """Totals of ranks that were forgotten, so that the node's sums never fall."""
     refused: dict[int, int] = field(default_factory=dict)
     """Rank named by a refused file -> inode of the file, so that each is counted and logged once."""
-    silence: Silence = field(default_factory=Silence)
+    progress_watch: ProgressWatch = field(default_factory=ProgressWatch)
     is_empty: bool = False
     """Whether the directory held no ring at the last scan and the run never had one."""
     omitted: int = 0

@@ -19,16 +19,16 @@ _LEAST_NS = 5 * 10**9  # several batches and ticks, and still earlier than the c
 
 def watch(run: RunState, now_ns: int) -> None:
     """Notice when a run becomes silent or progresses again (`now_ns` CLOCK_MONOTONIC); both trigger an announcement."""
-    silence = run.silence
+    progress_watch = run.progress_watch
     records = int(run.histogram.counts.sum())
     progress = records, sum(rank_state.steps.ends for rank_state in run.ranks.values())
-    if progress != silence.progress:
-        silence.progress, silence.progress_ns = progress, now_ns
+    if progress != progress_watch.progress:
+        progress_watch.progress, progress_watch.progress_ns = progress, now_ns
     mean_ns = run.histogram.sum_ns / records if records else 0.0
     is_alive = any(rank_state.ring is not None and rank_state.state == RUNNING for rank_state in run.ranks.values())
-    is_silent = is_alive and now_ns - silence.progress_ns > max(_LEAST_NS, _STEPS * mean_ns)
-    if is_silent != silence.is_announced:
-        silence.is_announced = is_silent
+    is_silent = is_alive and now_ns - progress_watch.progress_ns > max(_LEAST_NS, _STEPS * mean_ns)
+    if is_silent != progress_watch.is_announced:
+        progress_watch.is_announced = is_silent
         run.revision += 1
 
 
@@ -36,7 +36,7 @@ def announcement(run: RunState, node: str) -> NodeAnnouncement:
     """Return what this node announces of a run, ranks ascending; of a silent run, including where its ranks stand."""
     groups = run.groups()
     place = {_identity(group): index for index, group in enumerate(groups)}
-    infos = [_info(rank_state, place, is_silent=run.silence.is_announced) for rank_state in run.announced()]
+    infos = [_info(rank_state, place, is_silent=run.progress_watch.is_announced) for rank_state in run.announced()]
     return NodeAnnouncement(run=run.name, node=node, ranks=infos, groups=groups, revision=run.revision)
 
 

@@ -41,7 +41,7 @@ class EndCounts(NamedTuple):
 ENDS_FORM = TupleForm(COUNT, COUNT, COUNT, make=EndCounts)
 
 
-class Stride:
+class EndsPerStep:
     """The numbers of ends per step of one rank, as far as the last REPEATS steps agree.
 
     `known_step` began after `known_ends`: at the beginning of the attempt, or where a number was last known.
@@ -81,9 +81,9 @@ class Stride:
         """Whether the last steps agree."""
         return self._repeats >= REPEATS
 
-    def forgotten(self, step: int | None) -> "Stride":
-        """Return a stride to be learnt again; `step` began at the last noted end, None if its number is unknown."""
-        return Stride(self._known_ends, self.known_step) if step is None else Stride(self._last, step)
+    def forgotten(self, step: int | None) -> "EndsPerStep":
+        """Return numbers to be learnt again; `step` began at the last noted end, None if its number is unknown."""
+        return EndsPerStep(self._known_ends, self.known_step) if step is None else EndsPerStep(self._last, step)
 
     def resume(self, ends: EndCounts) -> None:
         """Note the counts at the end of the last of several steps."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from lockstep.accounting.alignment import EndCounts, Stride
+from lockstep.accounting.alignment import EndCounts, EndsPerStep
 from lockstep.accounting.communication_marks import ARGUMENT, KIND, TIME, CommunicationMarks, Mark
 from lockstep.accounting.running_step_marks import RunningStepMarks
 from lockstep.accounting.state import COUNT, StateForm
@@ -49,7 +49,7 @@ class LostMarks(ABC):
     _began_at: int
     _limited_until: int
     _ends: EndCounts
-    _stride: Stride
+    _ends_per_step: EndsPerStep
     _running: StepInProgress
     _own: RunningStepMarks
     _communication: CommunicationMarks
@@ -79,8 +79,8 @@ class LostMarks(ABC):
     def _miss(self, block: MarkBlock) -> None:
         """Continue with `block`, before which marks are lost."""
         is_first = self._position == 0 and not self.is_aligned
-        knows_stride = self._explicit or (self._running.learner.is_settled and self._stride.is_known)
-        if is_first or self._is_provisional or not knows_stride:
+        knows_ends_per_step = self._explicit or (self._running.learner.is_settled and self._ends_per_step.is_known)
+        if is_first or self._is_provisional or not knows_ends_per_step:
             self._begin_late(block)
         else:
             self._lose(block.position - self._position)
@@ -89,12 +89,12 @@ class LostMarks(ABC):
         """Account from `block` on without step numbers until `_number` finds them: too little was learnt before it."""
         self.counts.lost_marks += max(block.position - self._position, 0)
         is_numbered = self.is_aligned and not self._is_provisional
-        stride = self._stride.forgotten(self._running.step if is_numbered else None)
+        ends_per_step = self._ends_per_step.forgotten(self._running.step if is_numbered else None)
         self._at = block.position
         start_ns = MARK_STRUCT.unpack_from(block.marks)[TIME]
         self._begin_attempt(min(start_ns, MONOTONIC_NS_MAX), MISSING, None)
         self._running.lose()
-        self._stride = stride
+        self._ends_per_step = ends_per_step
         self.is_aligned = self._is_provisional = True
 
     def _number(self) -> None:
@@ -103,12 +103,12 @@ class LostMarks(ABC):
         If the sequence has several events, it is unknown when it was learnt, and therefore how many steps preceded it.
         """
         learner = self._running.learner
-        count = self._stride.all_steps(is_named=self._explicit)
+        count = self._ends_per_step.all_steps(is_named=self._explicit)
         is_learnt = self._explicit or (learner.is_settled and len(learner.sequence) == 1)
         if is_learnt and 0 < count <= STEP_MAX:
             if self._device is not None:
                 self._device.renumber(count - self._running.step)
-            known = self._stride.known_step  # 0 for a reader that came late, which has lost the steps it built
+            known = self._ends_per_step.known_step  # 0 for a reader that came late, which has lost the steps it built
             self.counts.lost_steps += count - known if known else self._running.step
             self._running.step = count
             self._is_provisional = False
@@ -146,12 +146,12 @@ class LostMarks(ABC):
             return
         ended = 0
         if self._explicit:
-            ended = self._stride.named_steps(self._ends)
+            ended = self._ends_per_step.named_steps(self._ends)
         elif self._running.learner.is_settled:
-            ended = self._stride.learnt_steps(self._ends)
+            ended = self._ends_per_step.learnt_steps(self._ends)
         if 0 < ended <= STEP_MAX - self._running.step:  # implausible counts give no step number
             self.counts.lost_steps += ended if ended > 1 else 0  # the limits of a single step are known
             self.is_aligned = True
-            self._stride.resume(self._ends)
+            self._ends_per_step.resume(self._ends)
             self._began_at = self._at
             self._running.resume(ended, mark[TIME], mark[ARGUMENT])

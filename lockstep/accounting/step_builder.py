@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from lockstep.accounting.alignment import ENDS_FORM, EndCounts, Stride
+from lockstep.accounting.alignment import ENDS_FORM, EndCounts, EndsPerStep
 from lockstep.accounting.communication_marks import (
     ARGUMENT,
     DETAIL,
@@ -230,7 +230,7 @@ class StepBuilder(LostMarks):
             "version": STATE_VERSION,
             "builder": saved(self),
             "counts": saved(self.counts),
-            "stride": saved(self._stride),
+            "stride": saved(self._ends_per_step),
             "batch": saved(self._own),
             "running": self._running.state(),
             "device": _DEVICE_STEPS.save(None if self._device is None else self._device.steps_given_up()),
@@ -254,7 +254,7 @@ class StepBuilder(LostMarks):
         parts: dict[str, Stateful] = {
             "builder": builder,
             "counts": builder.counts,
-            "stride": builder._stride,
+            "stride": builder._ends_per_step,
             "batch": builder._own,
         }
         for name, part in parts.items():
@@ -288,14 +288,14 @@ class StepBuilder(LostMarks):
         """
         if not self.is_numbered or not (self._explicit or self._running.learner.is_settled):
             return None
-        return self._stride.boundary(self.step, max(first_step, self.step), is_named=self._explicit)
+        return self._ends_per_step.boundary(self.step, max(first_step, self.step), is_named=self._explicit)
 
     def _begin_attempt(self, start_ns: int, cpu_ns: int, costs: AgentCosts | None) -> None:
         self._running = StepInProgress(start_ns, cpu_ns, costs, self._ended)
         self._spans = self._running.spans
         self._communication = CommunicationMarks(self._running.communication, self._refuse, self._lack)
         self._began_at = self._at
-        self._stride = Stride()
+        self._ends_per_step = EndsPerStep()
         self._explicit = self._is_gapped = self._is_numberless = self._is_provisional = False
         self._own = RunningStepMarks(self._running, self._refuse)
         self._handlers.update(self._make_handlers())  # in place: a block of marks may be under way
@@ -313,7 +313,7 @@ class StepBuilder(LostMarks):
         arrays = self._communication.end_step(is_plain=self._spans.have_ascended)
         self._running.end(mark[TIME], mark[ARGUMENT], self._at - self._began_at, arrays)
         self._began_at = self._at
-        self._stride.end_step(self._ends, end_kind)
+        self._ends_per_step.end_step(self._ends, end_kind)
 
     def _begin_explicit(self, _mark: Mark) -> None:
         if self._is_gapped and not self._explicit:

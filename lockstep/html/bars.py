@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from lockstep.html.markup import Html, tag
 from lockstep.html.scales import Axis
-from lockstep.html.svg import axis_across, box, line, percent, picture, words
+from lockstep.html.svg import axis_across, box, line, percent, picture, svg_text
 from lockstep.html.units import format_ns, format_share
 
 _ROW = 22
@@ -45,9 +45,9 @@ def stacked(stacks: Sequence[Stack], axis: Axis, description: str, *, in_ns: boo
         top = row * _ROW + (_ROW - _BAR) // 2
         middle = top + _MIDDLE
         kind = "named" if stack.is_named else "ink"
-        shapes.append(words(stack.label, 0, middle, anchor="end", right=-8, kind=kind))
+        shapes.append(svg_text(stack.label, 0, middle, anchor="end", right=-8, kind=kind))
         shapes += _parts(stack, axis, top, in_ns=in_ns)
-        shapes.append(words(stack.total, 1, middle, right=8))
+        shapes.append(svg_text(stack.total, 1, middle, right=8))
     return tag("div", picture(height, description, *shapes), class_="rows")
 
 

@@ -57,7 +57,7 @@ def _plain(value: str | float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.3f}".rstrip("0").rstrip(".")
 
 
-def soft(*children: str) -> Html:
+def muted(*children: str) -> Html:
     """Return a paragraph in muted text."""
     return tag("p", *children, class_="soft")
 
@@ -85,7 +85,7 @@ def section(name: str, title: str, *children: str) -> Html:
 
 def left_out(name: str, title: str, why: str) -> Html:
     """Return a section that only states why it has no data."""
-    return section(name, title, soft(why))
+    return section(name, title, muted(why))
 
 
 class Cell(Html):

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from lockstep.html.markup import Html, tag
 from lockstep.html.scales import Axis
-from lockstep.html.svg import axis_across, axis_down, line, mark, picture, words
+from lockstep.html.svg import axis_across, axis_down, line, mark, picture, svg_text
 
 HEIGHT = 300
 """Height of a plot in pixels; plots in a row of several use `SMALL`."""
@@ -76,7 +76,9 @@ def _labels(points: Sequence[Point], across: Axis, down: Axis, height: int) -> l
             middle = x + right * 1.8, y + below - 4
             if 0 < middle[0] < _NARROW and not _touches(middle, taken) and not _covers(middle, marks):
                 taken.append(middle)
-                shapes.append(words(each.label, across.at(each.x), y + below, anchor=anchor, right=right, kind="ink"))
+                shapes.append(
+                    svg_text(each.label, across.at(each.x), y + below, anchor=anchor, right=right, kind="ink")
+                )
                 break
     return shapes
 

@@ -37,7 +37,7 @@ def line(start: tuple[float, float], end: tuple[float, float], *, kind: str, tit
     return tag("line", *titles, x1=percent(start[0]), y1=start[1], x2=percent(end[0]), y2=end[1], class_=kind)
 
 
-def words(text: str, across: float, down: float, *, anchor: str = "start", right: int = 0, kind: str = "") -> Html:
+def svg_text(text: str, across: float, down: float, *, anchor: str = "start", right: int = 0, kind: str = "") -> Html:
     """Return a text, shifted by `right` pixels from its position."""
     return tag("text", text, x=percent(across), y=down, dx=right or None, text_anchor=anchor, class_=kind or None)
 
@@ -73,9 +73,9 @@ def axis_across(axis: Axis, height: int) -> list[Html]:
     for value, text in axis.ticks:
         at = axis.at(value)
         shapes.append(line((at, 0), (at, height), kind="grid"))
-        shapes.append(words(text, at, height + _TICK_BELOW, anchor="middle"))
+        shapes.append(svg_text(text, at, height + _TICK_BELOW, anchor="middle"))
     shapes.append(line((0, height), (1, height), kind="edge"))
-    return [*shapes, words(axis.title, 0.5, height + _TITLE_BELOW, anchor="middle")]
+    return [*shapes, svg_text(axis.title, 0.5, height + _TITLE_BELOW, anchor="middle")]
 
 
 def axis_down(axis: Axis, height: int) -> list[Html]:
@@ -84,5 +84,5 @@ def axis_down(axis: Axis, height: int) -> list[Html]:
     for value, text in axis.ticks:
         down = height * (1 - axis.at(value))
         shapes.append(line((0, down), (1, down), kind="grid"))
-        shapes.append(words(text, 0, down + 4, anchor="end", right=-6))
+        shapes.append(svg_text(text, 0, down + 4, anchor="end", right=-6))
     return [*shapes, line((0, 0), (0, height), kind="edge")]

@@ -15,7 +15,7 @@ from lockstep.analysis.sources import Source
 from lockstep.analysis.workers import run_here
 from lockstep.contracts.domains import DEFAULT_ORDER, check_order, parse_degrees
 from lockstep.contracts.errors import ConfigError
-from lockstep.html.markup import Html, cell, code, items, join, soft, table, tag
+from lockstep.html.markup import Html, cell, code, items, join, muted, table, tag
 from lockstep.html.units import counted, format_ns, format_ranks, format_share
 from lockstep.notebook.tables import Frame, made, required, shown
 from lockstep.notebook.traces import Paths, paths_of
@@ -113,7 +113,7 @@ class AnalysisResult:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the findings with their first evidence and advice, then where the time goes."""
-        skipped = [soft(f"skipped {each['path']}: {each['error']}") for each in self.summary["skipped"][:_SHOWN]]
+        skipped = [muted(f"skipped {each['path']}: {each['error']}") for each in self.summary["skipped"][:_SHOWN]]
         return str(join([self._findings(), self._ranks(), *skipped]))
 
     def _findings(self) -> Html:
@@ -130,7 +130,7 @@ class AnalysisResult:
             )
             for each in found[:_SHOWN]
         ]
-        more = soft(f"and {counted(len(found) - _SHOWN, 'more finding')}") if len(found) > _SHOWN else Html()
+        more = muted(f"and {counted(len(found) - _SHOWN, 'more finding')}") if len(found) > _SHOWN else Html()
         return join([table(("finding", "ranks", "where", "lost", "evidence and advice"), rows), more])
 
     def _ranks(self) -> Html:
@@ -143,7 +143,7 @@ class AnalysisResult:
             )
             for each in ranks[:_SHOWN]
         ]
-        more = soft(f"and {counted(len(ranks) - _SHOWN, 'more rank')}") if len(ranks) > _SHOWN else Html()
+        more = muted(f"and {counted(len(ranks) - _SHOWN, 'more rank')}") if len(ranks) > _SHOWN else Html()
         return join([table(("rank", "window", *(name.removesuffix("_ns") for name in _PARTS)), rows), more])
 
 

@@ -131,9 +131,9 @@ def test_steps_without_numbers_are_no_silence(node: Node, ring: MarkRing):
     for _ in range(20):
         ring.write(record(ring.steps.step))
         assert not node.look(1.0).ranks[0].progress
-        assert not node.rings.runs["run-a"].silence.is_announced
+        assert not node.rings.runs["run-a"].progress_watch.is_announced
     node.look(6.0)
-    assert node.rings.runs["run-a"].silence.is_announced
+    assert node.rings.runs["run-a"].progress_watch.is_announced
     assert node.look(1.0).ranks[0].progress is None
 
 

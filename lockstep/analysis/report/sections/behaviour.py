@@ -5,7 +5,7 @@ from collections import defaultdict
 from lockstep.analysis.report.parts import FunctionKey, FunctionUsage, Rank
 from lockstep.analysis.report.sections.over_ranks import FLAGGED_MAX, Flags, Placed, flagged, over_ranks
 from lockstep.analysis.report.view import ReportView
-from lockstep.html.markup import Html, cut, left_out, section, soft, tag
+from lockstep.html.markup import Html, cut, left_out, muted, section, tag
 from lockstep.html.scales import shares
 from lockstep.html.scatter import Point, scatter
 from lockstep.html.svg import legend, sample
@@ -32,13 +32,13 @@ def behaviour(view: ReportView) -> Html:
             *([(sample("", is_flagged=True), "named by localisation")] if flags else []),
         ]
     )
-    return section(NAME, TITLE, soft(note), legend_, _beta_mu(placed, flags), *over_ranks(placed, flags))
+    return section(NAME, TITLE, muted(note), legend_, _beta_mu(placed, flags), *over_ranks(placed, flags))
 
 
 def _beta_mu(placed: Placed, flags: Flags) -> Html:
     known = [(rank, each) for rank, each in placed if each.mu is not None]
     if not known:
-        return soft("No use of the hardware was sampled, so no function has a mu: beta over ranks alone.")
+        return muted("No use of the hardware was sampled, so no function has a mu: beta over ranks alone.")
     shown = _spread_out(known, flags)
     points = [
         Point(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from lockstep.analysis.report.parts import CLASSES, UNTOLD, Account, Rank
 from lockstep.analysis.report.view import ReportView
 from lockstep.html.bars import Stack, stacked
-from lockstep.html.markup import Cell, Html, cell, folded, left_out, section, soft, table, tag
+from lockstep.html.markup import Cell, Html, cell, folded, left_out, muted, section, table, tag
 from lockstep.html.scales import times
 from lockstep.html.svg import legend, sample
 from lockstep.html.units import counted, format_ns, format_share
@@ -34,7 +34,7 @@ def breakdown(view: ReportView) -> Html:
     return section(
         NAME,
         TITLE,
-        soft("At each moment of the window one of these holds, so they sum to it. ", " ".join(filter(None, notes))),
+        muted("At each moment of the window one of these holds, so they sum to it. ", " ".join(filter(None, notes))),
         tag("figure", _legend(mean, len(ranks)), stacked(stacks, axis, f"{TITLE}: parts of the window")),
         folded("Figures", _figures(shown, view)),
         _spread(ranks) if len(ranks) > len(shown) else Html(),

@@ -5,7 +5,7 @@ from lockstep.analysis.report.view import ReportView
 from lockstep.diagnosis.communication_causes.thresholds import WAIT_RATIO
 from lockstep.diagnosis.parallelism import OVERLAP_RATIO
 from lockstep.diagnosis.roofline.roofline_limits import UTILISATION
-from lockstep.html.markup import Html, code, left_out, section, soft, table, tag
+from lockstep.html.markup import Html, code, left_out, muted, section, table, tag
 from lockstep.html.units import counted, format_ranks
 
 ROWS_MAX = 100
@@ -29,7 +29,7 @@ def not_judged(view: ReportView) -> Html:
     ]
     more = f" The first {ROWS_MAX} of {len(stored):,}." if len(stored) > ROWS_MAX else ""
     note = "A rule without enough evidence is listed here; that is no all-clear."
-    return section(name, title, soft(note, more), table(("rule", "why not", "ranks"), rows))
+    return section(name, title, muted(note, more), table(("rule", "why not", "ranks"), rows))
 
 
 def skipped(view: ReportView) -> Html:
@@ -43,7 +43,7 @@ def skipped(view: ReportView) -> Html:
         for each in stored[:ROWS_MAX]
     ]
     more = f", the first {ROWS_MAX} of them" if len(stored) > ROWS_MAX else ""
-    return section(name, title, soft(counted(len(stored), "file"), more, "."), table(("file", "why"), rows))
+    return section(name, title, muted(counted(len(stored), "file"), more, "."), table(("file", "why"), rows))
 
 
 def definitions(_: ReportView) -> Html:

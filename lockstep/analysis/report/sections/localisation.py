@@ -4,7 +4,7 @@ from typing import Any
 
 from lockstep.analysis.report import reading
 from lockstep.analysis.report.view import ReportView
-from lockstep.html.markup import Html, cell, code, items, join, left_out, section, soft, table, tag
+from lockstep.html.markup import Html, cell, code, items, join, left_out, muted, section, table, tag
 from lockstep.html.units import counted, format_ns, format_number, format_ranks
 
 NAME, TITLE = "localisation", "Localisation"
@@ -24,7 +24,7 @@ def localisation(view: ReportView) -> Html:
     note = "Every function's pattern against its expected range and against its peers' (PerfTracker, section 4.3)."
     more = f" The first {ROWS_MAX} of {counted(len(rows), 'function')}." if len(rows) > ROWS_MAX else ""
     heads = ("function", "look at", "abnormal ranks", "how they differ", "lost")
-    return section(NAME, TITLE, soft(note, more), table(heads, map(_row, rows[:ROWS_MAX])))
+    return section(NAME, TITLE, muted(note, more), table(heads, map(_row, rows[:ROWS_MAX])))
 
 
 def _row(stored: dict[str, Any]) -> tuple[str, ...]:

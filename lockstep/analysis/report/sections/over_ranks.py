@@ -6,7 +6,7 @@ from statistics import median
 from lockstep.analysis.report import reading
 from lockstep.analysis.report.parts import FunctionKey, FunctionUsage, Rank, function_key
 from lockstep.analysis.report.view import ReportView
-from lockstep.html.markup import Html, code, cut, soft, tag
+from lockstep.html.markup import Html, code, cut, muted, tag
 from lockstep.html.scales import Axis, numbers, shares
 from lockstep.html.scatter import SMALL, Line, Point, scatter
 from lockstep.html.units import counted, format_share
@@ -39,7 +39,7 @@ def over_ranks(placed: Placed, flags: Flags) -> list[Html]:
     worth = [key for key, rows in by_function.items() if len(rows) > 1 or key in place]
     ranks = {rank.number for rank, _ in placed}
     if not worth or len(ranks) == 1:
-        return [soft("No function is known of two ranks: there is nothing to compare over ranks.")]
+        return [muted("No function is known of two ranks: there is nothing to compare over ranks.")]
     worth.sort(key=lambda key: (place.get(key, len(place)), -_spread(by_function[key])))
     more = f", {FUNCTIONS_MAX} of {counted(len(worth), 'function')}" if len(worth) > FUNCTIONS_MAX else ""
     heading = f"beta (up) over ranks (right){more}: named by localisation first, then by how far ranks differ"

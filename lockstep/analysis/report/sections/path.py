@@ -7,7 +7,7 @@ from lockstep.analysis.report.choice import choose
 from lockstep.analysis.report.parts import PathEntry, Rank
 from lockstep.analysis.report.view import ReportView
 from lockstep.html.bars import Bar, Stack, ranking, stacked
-from lockstep.html.markup import Html, code, folded, left_out, section, soft, tag
+from lockstep.html.markup import Html, code, folded, left_out, muted, section, tag
 from lockstep.html.scales import times
 from lockstep.html.svg import legend, sample
 from lockstep.html.units import counted, format_ns, format_share
@@ -48,8 +48,8 @@ def critical_path(view: ReportView) -> Html:
     return section(
         NAME,
         TITLE,
-        soft("Each moment of the window belongs to the one thing that everything after it waited for. ", choice.note),
-        soft(_guessed(ranks)),
+        muted("Each moment of the window belongs to the one thing that everything after it waited for. ", choice.note),
+        muted(_guessed(ranks)),
         tag(
             "figure",
             legend((sample(kind), name) for kind, name in _KINDS.items() if kind in used),

@@ -13,8 +13,8 @@ from lockstep.html.markup import (
     items,
     join,
     left_out,
+    muted,
     section,
-    soft,
     table,
     tag,
 )
@@ -48,7 +48,7 @@ def advice(view: ReportView) -> Html:
     heads = ("gain", "what to do", "against", "ranks", "source")
     note = "By predicted gain, the share of the window that goes with what the remedy removes; a dash: not predicted."
     more = f" The first {ADVICE_MAX} of {len(found):,} are shown." if len(found) > ADVICE_MAX else ""
-    return section("advice", title, soft(note, more), table(heads, rows))
+    return section("advice", title, muted(note, more), table(heads, rows))
 
 
 def findings(view: ReportView) -> Html:
@@ -60,7 +60,7 @@ def findings(view: ReportView) -> Html:
     rest = view.findings[CARDS_MAX:]
     stored = counted(len(view.findings), "finding")
     note = f"{stored}, by predicted gain, then by lost time; one cause and subject on several ranks is one."
-    return section("findings", title, soft(note), *cards, _others(rest))
+    return section("findings", title, muted(note), *cards, _others(rest))
 
 
 def _card(view: ReportView, at: int, found: FindingCard) -> Html:
@@ -71,7 +71,7 @@ def _card(view: ReportView, at: int, found: FindingCard) -> Html:
     shown = [*found.evidence[:_EVIDENCE_MAX]]
     if len(found.evidence) > _EVIDENCE_MAX:
         shown.append(f"and {counted(len(found.evidence) - _EVIDENCE_MAX, 'other line')} in the JSON summary")
-    stored = items(shown) or soft("The summary holds no evidence.")
+    stored = items(shown) or muted("The summary holds no evidence.")
     about = f"{lost}confidence {found.confidence or 'unknown'}, {_kind(found.bottleneck)}"
     ways = items(
         join(
@@ -84,11 +84,11 @@ def _card(view: ReportView, at: int, found: FindingCard) -> Html:
         )
         for each in found.advice[:_WAYS_MAX]
     )
-    what_to_do = folded(f"What to do ({len(found.advice)})", ways) if found.advice else soft("No remedy is known.")
+    what_to_do = folded(f"What to do ({len(found.advice)})", ways) if found.advice else muted("No remedy is known.")
     heading = tag("h3", f"{at}. {found.title}", *subject, f": {ranks}{gain}")
     kind = "finding" if found is view.top else "finding lesser"
     link = place_link(view, found.ranks, found.subject)
-    return tag("article", heading, soft(about), stored, link, what_to_do, class_=kind)
+    return tag("article", heading, muted(about), stored, link, what_to_do, class_=kind)
 
 
 def _kind(bottleneck: str) -> str:

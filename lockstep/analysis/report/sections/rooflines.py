@@ -11,7 +11,7 @@ from lockstep.analysis.report.parts import Rank
 from lockstep.analysis.report.view import ReportView
 from lockstep.diagnosis.roofline.roofline_limits import UTILISATION
 from lockstep.html.bars import Stack, stacked
-from lockstep.html.markup import Html, cell, code, cut, folded, left_out, section, soft, table, tag
+from lockstep.html.markup import Html, cell, code, cut, folded, left_out, muted, section, table, tag
 from lockstep.html.scales import decades, shares
 from lockstep.html.scatter import Line, Point, scatter
 from lockstep.html.svg import legend, sample
@@ -78,7 +78,7 @@ def rooflines(view: ReportView) -> Html:
     return section(
         NAME,
         TITLE,
-        *([soft(*note)] if drawn else [soft("No operator has a known amount of work.")]),
+        *([muted(*note)] if drawn else [muted("No operator has a known amount of work.")]),
         *drawn,
         *components,
     )
@@ -231,7 +231,7 @@ def _components(view: ReportView) -> list[Html]:
     widest = max(math.fsum(ratio for _, ratio in each.parts) for each in stacks)
     return [
         tag("h3", "Components"),
-        soft(f"Kernels' time by what holds them, {len(shown)} of {counted(len(held), 'rank')} with counters."),
+        muted(f"Kernels' time by what holds them, {len(shown)} of {counted(len(held), 'rank')} with counters."),
         tag(
             "figure",
             legend(entries),

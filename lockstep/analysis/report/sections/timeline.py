@@ -5,7 +5,7 @@ from typing import Any
 
 from lockstep.analysis.pictures import FlameFrame, FlameGraph
 from lockstep.analysis.report.view import ReportView
-from lockstep.html.markup import Html, cut, join, left_out, section, soft, tag
+from lockstep.html.markup import Html, cut, join, left_out, muted, section, tag
 from lockstep.html.svg import legend, percent, sample
 from lockstep.html.units import format_ns, format_ranks
 from lockstep.trace import names
@@ -37,12 +37,12 @@ def timeline(view: ReportView) -> Html:
     return section(
         "timeline",
         title,
-        soft(f"Ranks {ranks}, those that findings name first: host threads, then device streams. {how}{note}"),
+        muted(f"Ranks {ranks}, those that findings name first: host threads, then device streams. {how}{note}"),
         legend((sample(kind), kind) for kind in data["kinds"][1:]),
         tag("div", *buttons, class_="controls"),
         tag("p", class_="readout soft", aria_live="polite"),
         tag("div", canvas, class_="timeline"),
-        tag("noscript", soft("The timeline needs JavaScript; everything else on this page does not.")),
+        tag("noscript", muted("The timeline needs JavaScript; everything else on this page does not.")),
         tag("script", _embedded(data), type="application/json", id="timeline-data"),
     )
 
@@ -66,7 +66,7 @@ def flame(view: ReportView) -> Html:
     return section(
         "flame",
         title,
-        soft(
+        muted(
             f"Calls of rank {culprit.rank}'s training thread{peer}, callers above callees, widths on one scale. A red "
             "frame takes longer than the peer's, and most of that is in nothing that it calls."
         ),

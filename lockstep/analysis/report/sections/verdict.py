@@ -2,7 +2,7 @@
 
 from lockstep.analysis.report.findings import FindingCard
 from lockstep.analysis.report.view import ReportView
-from lockstep.html.markup import Html, code, cut, join, soft, tag
+from lockstep.html.markup import Html, code, cut, join, muted, tag
 from lockstep.html.units import counted, format_ns, format_ranks, format_share
 
 _NEXT = 2
@@ -108,7 +108,7 @@ def _next(view: ReportView, top: FindingCard) -> Html:
         for each in others[:_NEXT]
     ]
     more = f", and {counted(len(others) - _NEXT, 'other')}" if len(others) > _NEXT else ""
-    return soft("Next: ", stored[0], *(part for each in stored[1:] for part in ("; ", each)), more, ".")
+    return muted("Next: ", stored[0], *(part for each in stored[1:] for part in ("; ", each)), more, ".")
 
 
 def _short(found: FindingCard) -> str:
@@ -124,7 +124,7 @@ def _nothing(view: ReportView) -> Html:
         heading = "Nothing was found that holds the job back."
         why = f"{counted(len(view.summary.ranks), 'rank')} analysed. Rules that could not judge stand below."
     kind = "verdict good" if view.summary.ranks else "verdict lesser"
-    return tag("article", tag("h2", heading), soft(why), class_=kind, id="verdict")
+    return tag("article", tag("h2", heading), muted(why), class_=kind, id="verdict")
 
 
 def facts(view: ReportView) -> Html:
@@ -142,7 +142,7 @@ def facts(view: ReportView) -> Html:
     stored += [", ".join(devices[:4])] if devices else []
     stored += [", ".join(vendors[:4])] if vendors else []
     stored += [f"{counted(len(view.summary.skipped), 'file')} skipped"] if view.summary.skipped else []
-    return soft(" \N{MIDDLE DOT} ".join(stored))
+    return muted(" \N{MIDDLE DOT} ".join(stored))
 
 
 def _span(ends: list[str]) -> str:

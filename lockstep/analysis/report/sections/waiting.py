@@ -8,7 +8,7 @@ from lockstep.analysis.report.view import ReportView
 from lockstep.diagnosis.communication_causes.thresholds import WAIT_RATIO
 from lockstep.diagnosis.communication_causes.waiting import blame_limit
 from lockstep.html.bars import Bar, ranking
-from lockstep.html.markup import Html, cell, code, folded, join, section, soft, table, tag
+from lockstep.html.markup import Html, cell, code, folded, join, muted, section, table, tag
 from lockstep.html.units import counted, format_ns, format_ranks, format_rate, format_share
 
 NAME, TITLE = "waiting", "Waiting by group (R_wait)"
@@ -24,7 +24,7 @@ def waiting(view: ReportView) -> Html:
     ]
     table_ = _collectives(view)
     if not known:
-        return section(NAME, TITLE, soft("No group has a waiting ratio: no two traces share a collective."), table_)
+        return section(NAME, TITLE, muted("No group has a waiting ratio: no two traces share a collective."), table_)
     known.sort(key=lambda pair: -pair[0])
     bars = [_bar(ratio, each) for ratio, each in known[:GROUPS_MAX]]
     note = (
@@ -33,7 +33,7 @@ def waiting(view: ReportView) -> Html:
     )
     more = f" The {GROUPS_MAX} that wait most of {counted(len(known), 'group')}." if len(known) > GROUPS_MAX else ""
     drawn = ranking(bars, "waiting ratio by group", limit=WAIT_RATIO.value)
-    return section(NAME, TITLE, soft(note, more), tag("figure", drawn), table_)
+    return section(NAME, TITLE, muted(note, more), tag("figure", drawn), table_)
 
 
 def _bar(ratio: float, stored: dict[str, Any]) -> Bar:
@@ -85,7 +85,7 @@ def _collectives(view: ReportView) -> Html:
             key = reading.text(each.get("name")), _group_name(each.get("group"))
             alike[key].append((reading.nanoseconds(each.get("total_ns")) or 0, rank.number, each))
     if not alike:
-        return soft("No rank has collectives.")
+        return muted("No rank has collectives.")
     rows = sorted(alike.items(), key=lambda pair: -max(each[:2] for each in pair[1])[0])
     shown = [_collective(name, group, stored) for (name, group), stored in rows[:COLLECTIVES_MAX]]
     heads = (
