@@ -97,8 +97,8 @@ def fixed_buckets(task: Task, bucket_bytes: float) -> Fusion:
 def forward_search(task: Task) -> Fusion:
     """Return Hermes's greedy search.
 
-    A segment takes the next gradient as long as, sent together, they are through before the one after that is ready, so
-    that fusing delays no one; the last gradient joins if the end does not come later.
+    A segment takes the next gradient as long as, sent together, they are through before the one after that would
+    begin: when it is ready, or when the two have been sent apart. Fusing then delays no gradient.
     """
     sizes, begin, free_s = [], 0, 0.0
     while begin < task.count:
@@ -112,10 +112,10 @@ def forward_search(task: Task) -> Fusion:
 
 
 def _delays_none(task: Task, begin: int, end: int, free_s: float) -> bool:
-    together_s = task.send(begin, end + 1, free_s)
+    next_s = task.send(end, end + 1, task.send(begin, end, free_s))
     if end + 1 < task.count:
-        return together_s <= task.ready_s(end + 2)
-    return together_s <= task.send(end, end + 1, task.send(begin, end, free_s))
+        next_s = max(next_s, task.ready_s(end + 2))
+    return task.send(begin, end + 1, free_s) <= next_s
 
 
 def exact(task: Task) -> Fusion:

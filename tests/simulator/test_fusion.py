@@ -47,6 +47,14 @@ def test_greedy_fuses_what_delays_nothing():
     assert way.end_s == pytest.approx(6 + 1.5 + 4.5)
 
 
+def test_greedy_fuses_what_waits_for_the_link():
+    """Four gradients that are ready while a large one is sent: one after the other they would begin later still."""
+    found = [Gradient(10, 1), Gradient(1, 1), Gradient(1, 1), Gradient(1, 1), Gradient(1, 1)]
+    way = forward_search(task_of(found, 0.5, 1.0))
+    assert way.segments == (1, 4)
+    assert way.end_s == pytest.approx(1 + 10.5 + 4.5)
+
+
 def test_what_fusing_is_for():
     """Many small gradients with a latency each: unfused pays them all, one bucket waits for backward, exact does neither."""
     task = task_of([Gradient(1e6, 1e-3)] * 50, 2e-3, 1e-9)
