@@ -5,7 +5,7 @@
 The paper states the step before fusion (54.555 ms of computation, 21.760 ms of exposed communication, 0.177 ms free)
 and two facts on the link (section 5.1.3): packets of 12.81 MB use 53 % of the bandwidth. With latency a and bandwidth
 B the use of V bytes is V / (V + a B), which gives a B. Each gradient takes part in one all-reduce before fusion, so B
-follows from the 21.760 ms. What fusion leaves of them is then computed (appendix E), and printed beside the paper's.
+follows from the 21.760 ms. What fusion leaves of them is then computed (appendix E), and printed next to the paper's.
 
 Not in the paper, and assumed: the backward takes two thirds of the computation, each layer by its operations (the first
 layer has no gradient of its input); gradients are weights and biases, in fp32 or fp16. The link's two facts are
@@ -87,7 +87,7 @@ def fitted(width: int) -> Task:
 
 
 def main() -> int:
-    """Print the derived rows beside the paper's; exit 1 if VGG16 has another number of parameters."""
+    """Print the derived rows next to the paper's; exit 1 if VGG16 has another number of parameters."""
     if (count := sum(each.weights + each.biases for each in layers())) != PARAMETERS:
         print(f"VGG16 has {count} parameters here, expected {PARAMETERS}")
         return 1
