@@ -74,7 +74,7 @@ class CallMarks(CollectiveMarks):
                             payload_bytes = tensor.nbytes
                         except RuntimeError:  # sparse
                             payload_bytes = -1
-                if use is None or payload_bytes < 0 or buffer.device is not None:
+                if use is None or payload_bytes < 0 or buffer._device is not None:
                     ordinal = issue_any(synchronous_bits if is_synchronous else bits, args)
                 else:
                     if payload_bytes > PAYLOAD_BYTES_MAX:  # noqa: PLR1730  (a call)
@@ -122,7 +122,7 @@ class CallMarks(CollectiveMarks):
 
         def waited(*args: Any, **kwargs: Any) -> Any:
             own = get_ident()
-            if own != buffer.thread or buffer.device is not None:
+            if own != buffer.thread or buffer._device is not None:
                 return elsewhere(wait, works_for_backward, absorbs, args, kwargs)
             try:
                 now = clock()

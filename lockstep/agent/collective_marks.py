@@ -75,8 +75,8 @@ class CollectiveMarks(MarkBlockWriter):
         self._issue_words[word + 1] = now
         if self._store_issues[slot]() != ISSUE_SLOT_BYTES:
             self.failures += 1
-        if self.device is not None:
-            self.device(_ISSUE, detail, ordinal, ordinal_at(first, at))
+        if self._device is not None:
+            self._device(_ISSUE, detail, ordinal, ordinal_at(first, at))
         if self._wants_poll:
             self._poll()
         return ordinal

@@ -49,7 +49,8 @@ _WAIT_BEGIN, _WAIT_END = int(MarkKind.WAIT_BEGIN), int(MarkKind.WAIT_END)
 
 BACKWARDS, OPTIMIZERS, STEPS = 1, 2, 3
 """`MarkBlockWriter.boundary_ends`, and what a mark is counted as."""
-pack_mark, _unpack_mark = marks.MARK_STRUCT.pack_into, marks.MARK_STRUCT.unpack_from
+pack_mark = marks.MARK_STRUCT.pack_into
+_unpack_time = struct.Struct("<Q").unpack_from  # of a mark, which begins with it
 pack_plain = struct.Struct("<QQq").pack_into  # detail and subject of 0 in one word with the kind
 _pack_header = struct.Struct("<HHQQQQQ").pack  # what the checksum covers
 _pack_checksum = marks.CHECKSUM.pack
@@ -122,7 +123,9 @@ class MarkBlockWriter:
         self.meet: Callable[[Any], None] | None = None
         self.watch_closure: Callable[[Any, Any], Any] | None = None
         self.compilations: Any = None
-        self.device: DeviceCallback | None = None
+        self._device: DeviceCallback | None = None
+        self._has_sequel = False
+        """Whether a device's event or a poll comes behind a mark: one look for both (`_follow`)."""
         self.garbage: CollectionLog | None = None
         """Collections of garbage, whose marks are made at the next end (garbage.py gives the reason)."""
         self.in_flight: dict[int, Any] = {}
@@ -141,7 +144,8 @@ class MarkBlockWriter:
         self._issue_words = memoryview(self._issues).cast("B").cast("Q")  # native order: big-endian hosts are refused
         self._store_issues: list[Callable[[], int]] = []
         """Stores the words of an issue slot, by slot; returns how many bytes it stored."""
-        self._flags = ctypes.c_uint64()
+        self._flags = 0
+        self._flag_word = ctypes.c_uint64()  # what is stored of them
         self.open(file, offset, block_count, issues_offset, flags_offset)
         self.data_begin = self._mark(MarkKind.DATA_BEGIN)
         self.data_end = self._mark(MarkKind.DATA_END)
@@ -163,10 +167,11 @@ class MarkBlockWriter:
         self._flags_offset = flags_offset
         self._store_issues[:] = map(self._issues_store, range(ISSUE_SLOTS))
         ctypes.memset(self._issues, 0, ISSUES_BYTES)
-        self._flags.value = 0
+        self._flags = 0
         self._at = FIRST
         self._due_ns = self._event_due_ns = self._end_due_ns = self._polled_ns = 0
         self._wants_poll = False
+        self._has_sequel = self._device is not None
         self.settling = self.boundary_ends = self.boundary_at = 0
         self._sequence = self._position = self._issued = 0
         self.backward_ends = self.optimizer_ends = self.step_ends = 0
@@ -198,10 +203,8 @@ class MarkBlockWriter:
             pack_plain(block, at, now, kind, 0)
             if now >= buffer._due_ns or at >= LAST:
                 buffer._store()
-            if buffer.device is not None:
-                buffer.device(kind, 0, 0, ordinal_at(first, at))
-            if buffer._wants_poll:
-                buffer._poll()
+            if buffer._has_sequel:
+                buffer._follow(kind, ordinal_at(first, at))
 
         return mark
 
@@ -226,10 +229,8 @@ class MarkBlockWriter:
             pack_mark(block, at, now, its_kind, 0, subject, 0)
             if now >= (buffer._event_due_ns if is_event else buffer._due_ns) or at >= LAST:
                 buffer._store()
-            if is_wait and buffer.device is not None:
-                buffer.device(kind, 0, 0, ordinal_at(first, at))
-            if buffer._wants_poll:
-                buffer._poll()
+            if buffer._has_sequel:
+                buffer._follow(kind if is_wait else 0, ordinal_at(first, at))
 
         return mark
 
@@ -263,10 +264,28 @@ class MarkBlockWriter:
             if self._wants_poll:
                 self._poll()
 
+    @property
+    def device(self) -> DeviceCallback | None:
+        """What is called behind the marks that a device has events of; None where there is no device."""
+        return self._device
+
+    @device.setter
+    def device(self, device: DeviceCallback | None) -> None:
+        self._device = device
+        self._has_sequel = device is not None or self._wants_poll
+
+    def _follow(self, kind: int, ordinal: int) -> None:
+        """Do what comes behind a mark; `kind` is 0 for one that a device has no event of."""
+        if kind and self._device is not None:
+            self._device(kind, 0, 0, ordinal)
+        if self._wants_poll:
+            self._poll()
+
     def _poll(self) -> None:
         """Do what a store leaves to be done: readers ask for signs of life, and write requests."""
         if get_ident() == self.thread:
-            self._wants_poll = False
+            self._wants_poll = False  # one turn
+            self._has_sequel = self._device is not None
             self._polled_ns = self._due_ns - _FLUSH_INTERVAL_NS  # the time of the last store
             self._at_store()
 
@@ -295,10 +314,10 @@ class MarkBlockWriter:
             self._store()
         elif now >= self._due_ns or at >= LAST:
             self._store()
-        if self._flags.value:
+        if self._flags:
             self._set_flags(0)
-        if self.device is not None:
-            self.device(kind, int(kind == _BACKWARD_END), 0, ordinal_at(first, at))
+        if self._device is not None:
+            self._device(kind, int(kind == _BACKWARD_END), 0, ordinal_at(first, at))
         is_settling = self.settling > 0 and not self.backward_depth
         if is_settling:
             self.settling -= 1
@@ -328,13 +347,15 @@ class MarkBlockWriter:
 
     def _set_flags(self, flags: int) -> None:
         """Store the running step's flags: a step that hangs may store no mark any more."""
-        if flags != self._flags.value and self.thread:
-            self._flags.value = flags
+        if flags != self._flags and self.thread:
+            self._flags = flags
             self._store_flags()
 
     def _store_flags(self) -> None:
-        size = ctypes.sizeof(self._flags)
-        if self._flags_offset >= 0 and pwrite(self._file, ctypes.byref(self._flags), size, self._flags_offset) != size:
+        word = self._flag_word
+        word.value = self._flags
+        size = ctypes.sizeof(word)
+        if self._flags_offset >= 0 and pwrite(self._file, ctypes.byref(word), size, self._flags_offset) != size:
             self.failures += 1
 
     def store_words(self) -> None:
@@ -359,15 +380,15 @@ class MarkBlockWriter:
             self._write(full, sequence, position, ends)
             sequence, position, ends = sequence + 1, position + marks.BLOCK_MARKS, _ends_after(full, *ends)
         self._write(stored, sequence, position, ends)
-        last_ns = _unpack_mark(stored, len(stored) - STEP)[0]
+        (last_ns,) = _unpack_time(stored, len(stored) - STEP)
         self._due_ns = last_ns + _FLUSH_INTERVAL_NS
         self._event_due_ns = last_ns + _FLUSH_EVENT_NS
         if last_ns >= self._polled_ns + self.poll_interval_ns:
-            self._wants_poll = True
+            self._wants_poll = self._has_sequel = True
 
     def _write(self, stored: bytearray, sequence: int, position: int, ends: tuple[int, int, int]) -> None:
-        header = _pack_header(len(stored) // STEP, _VERSION, sequence, position, *ends)
-        block = _pack_checksum(_crc32(stored, _crc32(header))) + header + stored
+        summed = _pack_header(len(stored) // STEP, _VERSION, sequence, position, *ends) + stored
+        block = _pack_checksum(_crc32(summed)) + summed
         place = self._offset + sequence % self._block_count * _BLOCK_BYTES
         if pwrite(self._file, block, len(block), place) != len(block):
             self.failures += 1
@@ -380,4 +401,4 @@ class MarkBlockWriter:
     def _last_time(self) -> int:
         if self._at == FIRST:
             return self._due_ns - _FLUSH_INTERVAL_NS  # of the last store
-        return int(_unpack_mark(self._block, self._at - STEP)[0])
+        return int(_unpack_time(self._block, self._at - STEP)[0])

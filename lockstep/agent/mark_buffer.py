@@ -89,10 +89,8 @@ class MarkBuffer(CallMarks):
         pack_plain(self._block, at, now, _BACKWARD_BEGIN, 0)
         if now >= self._due_ns or at >= LAST:
             self._store()
-        if self.device is not None:
-            self.device(_BACKWARD_BEGIN, 0, 0, ordinal_at(first, at))
-        if self._wants_poll:
-            self._poll()
+        if self._has_sequel:
+            self._follow(_BACKWARD_BEGIN, ordinal_at(first, at))
 
     def backward_end(self) -> None:
         """End it."""
@@ -111,8 +109,8 @@ class MarkBuffer(CallMarks):
         pack_plain(self._block, at, now, _BACKWARD_END, MISSING)
         if now >= self._due_ns or at >= LAST:
             self._store()
-        if self.device is not None:
-            self.device(_BACKWARD_END, 0, 0, ordinal_at(first, at))
+        if self._device is not None:
+            self._device(_BACKWARD_END, 0, 0, ordinal_at(first, at))
         if self.boundary_ends == BACKWARDS and self.boundary_at == self.backward_ends:
             self._at_boundary()
         if self._wants_poll:
@@ -130,10 +128,8 @@ class MarkBuffer(CallMarks):
         pack_mark(self._block, at, now, _OPTIMIZER_BEGIN, 0, identity, 0)
         if now >= self._due_ns or at >= LAST:
             self._store()
-        if self.device is not None:
-            self.device(_OPTIMIZER_BEGIN, 0, 0, ordinal_at(first, at))
-        if self._wants_poll:
-            self._poll()
+        if self._has_sequel:
+            self._follow(_OPTIMIZER_BEGIN, ordinal_at(first, at))
 
     def _admits_optimizer(self, optimizer: object) -> bool:
         """Whether the step of `optimizer`, on another thread, is now the training thread's.
@@ -193,8 +189,8 @@ class MarkBuffer(CallMarks):
         if get_ident() == self.thread or self._admits_optimizer(optimizer):
             identity = self._identity(scaler)
             number = self._put(self._clock(), _SCALER_BEGIN, 0, identity, self._identity(optimizer))
-            if self.device is not None:
-                self.device(_SCALER_BEGIN, 0, 0, number & ORDINAL_MASK)
+            if self._device is not None:
+                self._device(_SCALER_BEGIN, 0, 0, number & ORDINAL_MASK)
 
     def scaler_end(self, scaler: object) -> None:
         """End it."""
@@ -219,8 +215,8 @@ class MarkBuffer(CallMarks):
             return
         ended_ns, self.elsewhere_ns = max(self.elsewhere_ns, self._last_time()), 0
         number = self._put(ended_ns, _OPTIMIZER_BEGIN, 0, self._elsewhere, 0)
-        if self.device is not None:
-            self.device(_OPTIMIZER_BEGIN, 0, 0, number & ORDINAL_MASK)
+        if self._device is not None:
+            self._device(_OPTIMIZER_BEGIN, 0, 0, number & ORDINAL_MASK)
         self._put_end(ended_ns, _OPTIMIZER_END, OPTIMIZERS)
 
     def _identity(self, value: object) -> int:
@@ -265,7 +261,7 @@ class MarkBuffer(CallMarks):
         """Note that the batch fetched last is an evaluation's."""
         if get_ident() == self.thread:
             self._append_own(_BATCH_EVALUATED)
-            self._set_flags(self._flags.value | _EVALUATION)
+            self._set_flags(self._flags | _EVALUATION)
 
     def model_flops(self, unit: int, argument: int) -> None:
         """Note the model's FLOPs from the running step on: index in FLOPS_UNITS, `marks.flops_argument`."""
@@ -279,7 +275,7 @@ class MarkBuffer(CallMarks):
     def flag(self, flags: int) -> None:
         """Flag the running step."""
         self._append(_FLAGS, 0, 0, flags)
-        self._set_flags(self._flags.value | flags)
+        self._set_flags(self._flags | flags)
 
     def compiled(self, graphs: int) -> None:
         """Note how many graphs were compiled so far."""
