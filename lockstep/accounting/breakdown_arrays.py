@@ -304,9 +304,12 @@ def _totals(axis: _Axis) -> list[DomainTotals]:
     took_ns_C = axis.done_ns_C - axis.issue_ns_C
     if not all_hold(axis.is_done_C):
         took_ns_C[~axis.is_done_C] = _NEVER_NS
-        for at in (~axis.is_done_C).nonzero()[0].tolist():
-            own, is_unknown = totals[axis.step_C[at]], axis.done_ns_C[at] == UNKNOWN_NS
-            (own.unknown if is_unknown else own.in_flight).add(int(axis.domain_C[at]))
+        where_C = axis.step_C * DOMAIN_COUNT + axis.domain_C
+        is_unknown_C = axis.done_ns_C == UNKNOWN_NS
+        for where in np.bincount(where_C[is_unknown_C]).nonzero()[0].tolist():
+            totals[where // DOMAIN_COUNT].unknown.add(where % DOMAIN_COUNT)
+        for where in np.bincount(where_C[~(axis.is_done_C | is_unknown_C)]).nonzero()[0].tolist():
+            totals[where // DOMAIN_COUNT].in_flight.add(where % DOMAIN_COUNT)
     shortest_ns_G = np.minimum.reduceat(took_ns_C[axis.order_C], axis.first_G).tolist()
     for n, domain, shortest_ns in zip(axis.step_G.tolist(), axis.domain_G.tolist(), shortest_ns_G, strict=True):
         if shortest_ns < _NEVER_NS:
