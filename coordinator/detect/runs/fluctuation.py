@@ -225,15 +225,19 @@ class FluctuationTest(Learner):
 
     @property
     def _is_shifted(self) -> bool:
+        """Whether a shift is an alarm by itself. Below `noisy_sigma` a small one only keeps an alarm of means."""
+        return self._has_shift and (self._is_noisy or self._residuals.mean > _SHIFT_SIGMAS * self._noise.sigma)
+
+    @property
+    def _has_shift(self) -> bool:
         """Whether, except in quiet jobs, the sum of residuals reaches an alarm's with an effect that still lasts."""
         residuals = self._residuals
         if not self._may_shift or not self.is_warm or residuals.sum <= limit(self.policy.false_page_steps):
             return False
         level = min(self._settled, round(2 / self.policy.baseline_rate))
-        least = max(math.log1p(self.policy.floor_ratio), _LEVEL_SIGMAS * self._noise.sigma_of_mean(level))
-        if not self._is_noisy:
-            least = max(least, _SHIFT_SIGMAS * self._noise.sigma)
-        return residuals.mean > least and self._last.median(_SHORT) > math.log1p(self.policy.floor_ratio)
+        floor = math.log1p(self.policy.floor_ratio)
+        least = max(floor, _LEVEL_SIGMAS * self._noise.sigma_of_mean(level))
+        return residuals.mean > least and self._last.median(_SHORT) > floor
 
     def _exceeds(self, window: list[float]) -> bool:
         """Whether the mean of some steps is beyond what noise explains, and not because of a few of them."""
@@ -259,7 +263,7 @@ class FluctuationTest(Learner):
         """Update an alarm, and end it after enough quiet steps."""
         policy = self.policy
         least = self._limit(_SHORT)
-        if self._is_shifted:  # an effect below the noise of three steps
+        if self._has_shift:  # an effect below the noise of three steps
             least = min(least, self._residuals.mean)
         is_quiet = np.array([deviation < policy.clear_share * least])
         self._alarms.keep(slice(None), is_quiet, np.array([self._last.median(_SHORT)], dtype=np.float32))

@@ -1,5 +1,6 @@
 """The run against its own history."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,20 @@ def test_a_slower_job_in_noise_is_sure_within_forty_steps(ratio, correlation, no
         found.append(150 <= sure[0] < 190)
         assert test.baseline_seconds == pytest.approx(0.5, rel=0.15)
     assert sum(found) >= 5
+
+
+def test_an_alarm_in_noise_lasts_as_long_as_the_slowdown():
+    """Steps of a job that is slower by 2.7 sigma are often within the noise of three; their sum is not."""
+    ended = []
+    for seed in range(12):
+        values = steps(300, noise=0.045, correlation=0.5, seed=seed)
+        values[100:] *= 1.13
+        test, states = FluctuationTest(POLICY), []
+        for step, value in enumerate(values):
+            test.step(RunSample(step_seconds=float(value)), step)
+            states.append(test.fluctuating)
+        ended.append(any(before and not now for before, now in itertools.pairwise(states[100:])))
+    assert sum(ended) <= 2
 
 
 def test_healthy_noise_of_seven_percent_is_never_sure():
