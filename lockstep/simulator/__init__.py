@@ -1,5 +1,5 @@
-"""Expected performance: a model, a strategy and a cluster in, the forecast of a step out.
+"""Expected performance: predicts a step from a model, a strategy and a cluster.
 
-`simulate.simulate` is the door for programs, `spec.load_spec` that for a job in YAML. Nothing is imported here: a
-coordinator that reads step records alone needs none of it.
+The entry point for programs is `simulate.simulate`, that for a job in YAML is `spec.load_spec`. This package imports
+nothing itself, since a coordinator that only reads step records needs none of it.
 """

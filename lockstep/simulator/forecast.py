@@ -1,4 +1,4 @@
-"""What a timeline means: step time, throughput, where the time went, memory."""
+"""Evaluates a timeline: step time, throughput, breakdown of the time, memory."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,7 +21,7 @@ _BILLION, _HOUR_S = 1e9, 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledStep:
-    """A compiled step: its graph, the classes of ranks and links, and by stage the parts of the model there."""
+    """A compiled step: its graph, the classes of ranks and links, and the parts of the model by stage."""
 
     graph: Graph
     partition: Partition
@@ -37,7 +37,7 @@ class CompiledStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Communication:
-    """Seconds of a step that the mean rank communicates; `exposed` is the part in which it does not compute."""
+    """Communication of the mean rank, seconds per step; `exposed` is the part during which it does not compute."""
 
     total: float = 0.0
     exposed: float = 0.0
@@ -73,12 +73,12 @@ class Forecast:
         return 1 - max(each.needed for each in self.stage_memory_bytes) / self.usable_memory_bytes
 
     def as_dict(self) -> dict[str, object]:
-        """Return the forecast as JSON takes it."""
+        """Return the forecast as a JSON-compatible dict."""
         return asdict(self)
 
 
 def forecast(job: CompiledStep, timeline: Timeline) -> Forecast:
-    """Return what `timeline` means for `job`."""
+    """Evaluate `timeline` for `job`."""
     step_s = timeline.step_s
     memory = _memory(job)
     peaks = tuple(each.total for each in memory)

@@ -1,8 +1,8 @@
-"""Which gradients to send together: Hermes's adaptive gradient fusion (appendix E), and the best there is.
+"""Which gradients to send together: Hermes' adaptive gradient fusion (appendix E), and the optimum.
 
-Gradients become ready in order, each after its computation; a segment of them is sent as one once the last is ready and
-the segment before is through (equation 5). Many segments pay many latencies, few leave a long tail: the task is to
-end communication early (equation 4).
+Gradients become ready in order, each after its computation. A segment of them is sent as one message once its last
+gradient is ready and the previous segment has been sent (equation 5). Many segments pay many latencies, few leave a
+long tail: the objective is to end communication early (equation 4).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ Segmentation = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """What an operator of backward leaves to be summed: its bytes, and the seconds of computation it takes."""
+    """The gradient of a backward operator: its bytes, and the operator's computing time, seconds."""
 
     volume_bytes: float
     compute_s: float
@@ -28,7 +28,7 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """A way to segment the gradients, and when its communication ends, in seconds from the begin of backward."""
+    """A segmentation of the gradients, and when its communication ends, in seconds from the start of backward."""
 
     segments: Segmentation
     end_s: float
@@ -75,12 +75,12 @@ class Task:
 
 
 def unfused(task: Task) -> Fusion:
-    """Return each gradient by itself, as backward leaves them."""
+    """Return the fusion with each gradient by itself, in the order of backward."""
     return _fusion(task, (1,) * task.count)
 
 
 def one_bucket(task: Task) -> Fusion:
-    """Return all gradients at once, after backward."""
+    """Return the fusion with all gradients in one segment, after backward."""
     return _fusion(task, (task.count,))
 
 
@@ -95,10 +95,10 @@ def fixed_buckets(task: Task, bucket_bytes: float) -> Fusion:
 
 
 def forward_search(task: Task) -> Fusion:
-    """Return Hermes's greedy search.
+    """Return Hermes' greedy search.
 
-    A segment takes the next gradient as long as, sent together, they are through before the one after that would
-    begin: when it is ready, or when the two have been sent apart. Fusing then delays no gradient.
+    A segment takes the next gradient if, sent together, it has been sent before the following gradient would begin:
+    when that is ready, or when the two have been sent apart. Fusing then delays no gradient.
     """
     sizes, begin, free_s = [], 0, 0.0
     while begin < task.count:

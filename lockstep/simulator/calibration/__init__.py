@@ -1,1 +1,1 @@
-"""From a monitored job to its model: fitted figures, their error band, and the gain of a repair."""
+"""Calibrates models on monitored jobs: fitted parameters, their error band, and the gain of a repair."""

@@ -1,9 +1,9 @@
-"""Few numbers from measured steps: what a device and its links really give, and how far to trust the forecast.
+"""Fits a few parameters to measured steps: the achieved rates of a device and its links, and the forecast's error.
 
 Every parameter is positive, within its physical bound, and fitted as a ratio, by least squares on the logarithms of
-predicted over measured time, each row weighted down as it falls out (iteratively reweighted, so that the fit minimises
-mean absolute error). Every second observation is held out, and the error on those, never on the fitted ones, is the
-band.
+predicted over measured time, with rows weighted down as their errors grow (iteratively reweighted, so that the fit
+minimises the mean absolute error). Every second observation is held out; the error band comes from those, never from
+the fitted ones.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,20 +26,20 @@ START: Mapping[str, float] = {
     "link_latency_ratio": 1.0,
     "link_bandwidth_ratio": 1.0,
 }
-"""The parameters and where the search for each begins: usual figures of A100 under PyTorch, and links as declared."""
+"""The parameters and their start values: usual figures of A100 under PyTorch, and links as declared."""
 
 LATENCY, BANDWIDTH = "latency_ratio", "bandwidth_ratio"
 _LATENCY_OF_ALL, _BANDWIDTH_OF_ALL = "link_latency_ratio", "link_bandwidth_ratio"
 MOST: Mapping[str, float] = {"matrix_efficiency": 1.0, "memory_efficiency": 1.0}
-"""Physical bounds of parameters, which no fit passes."""
-_SELECTION_ROWS = 30  # of the fitted ones decide which parameters are fitted
+"""Physical bounds of parameters, which no fit exceeds."""
+_SELECTION_ROWS = 30  # fitted rows used to select the parameters
 _GAIN_RATIO = 0.9
 _ROUNDS = 8
-_STEP = 0.05  # of the logarithm, for derivatives: well above rounding, well below what bends the model
+_STEP = 0.05  # of the logarithm, for derivatives: well above rounding errors, well below the scale of nonlinearity
 _LONGEST_STEP = 1.0
-_ERROR_FLOOR = 0.02  # below this, errors are weighted alike, or a perfect row would rule the fit
-_RIDGE = 0.05  # holds parameters that no row speaks of where they began
-_WITHOUT_BEND_BYTES = 16e6  # below, tables of collectives bend with the protocol (vTrain's tables)
+_ERROR_FLOOR = 0.02  # smaller errors are weighted equally; otherwise a perfect row would dominate the fit
+_RIDGE = 0.05  # keeps parameters that no row determines at their start
+_WITHOUT_BEND_BYTES = 16e6  # below, collective times change with the protocol (vTrain's tables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The cluster as calibrated, the parameters found, and relative errors: of fitted rows, and of rows held out.
+    """The calibrated cluster, the fitted parameters, and relative errors of the fitted rows and of the held-out rows.
 
     `error_band_ratio` is the median of the held-out errors, `held_out_errors` all of them, in the order of the rows.
     """
@@ -130,7 +130,7 @@ def select_names(observations: Sequence[Observation], cluster: Cluster) -> tuple
 
 
 def _left_out_error(rows: Sequence[Observation], cluster: Cluster, names: Sequence[str]) -> float:
-    """Return the mean error of each row as the fit to the others has it."""
+    """Return the mean error of each row under the fit to the others."""
     return float(np.abs(_fit_rows(rows, cluster, names)[2]).mean())
 
 

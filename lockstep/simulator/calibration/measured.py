@@ -1,5 +1,5 @@
 # ruff: noqa: N815  (names of arrays end in their shape, see the legend below)
-"""What a monitor has measured of a run while it was healthy: the input of `online.py`.
+"""Measurements of a run while it was healthy: the input of `online.py`.
 
 Shapes: W steps, S pipeline stages.
 """
@@ -17,19 +17,19 @@ from lockstep.contracts.messages import TraceSummary
 from lockstep.trace.patterns import FunctionClass
 
 STEPS_MIN = 20
-"""Half of them are fitted, and the ninth decile of the error of ten held-out ones is still a step that was."""
+"""Half of them are fitted, and the ninth decile of the error of ten held-out ones is still an actual step."""
 SCATTER_MAX_RATIO = 0.35
-"""Robust standard deviation of a step over its median, beyond which no forecast of one is worth its name."""
+"""Robust standard deviation of a step over its median, above which a forecast would be meaningless."""
 DRIFT_MAX_RATIO = 0.15
-"""By how much the second half's median may differ from the first's; more is no one state that could be fitted."""
+"""Largest difference between the medians of both halves; more is not one state that could be fitted."""
 _TO_SIGMA = 1.4826  # a Gaussian's standard deviation over its median absolute deviation
 _MATRIX = re.compile(
     r"(?<![a-z])(add|b|badd)?mm(?![a-z])|gemm|gemv|mma|matmul|(?<![a-z])linear|conv(?!ert)|winograd|scudnn|[dw]grad|fprop"
     r"|attention|flash|fmha|einsum|cutlass|nvjet|cijk"
 )
-"""Parts of the names of operators and kernels whose arithmetic decides; all others move memory."""
+"""Parts of the names of operators and kernels that are bound by arithmetic; all others move memory."""
 RATIO_MAX = 1e3
-"""Of products to all else or the other way; a capture beyond it has seen no step of a model."""
+"""Ratio of products to everything else, or its inverse; a capture beyond it has not recorded a model's step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +55,16 @@ class Window:
 
     @property
     def fitted(self) -> int:
-        """How many steps are fitted: the first half. The others are held out."""
+        """Number of fitted steps: the first half. The others are held out."""
         return len(self.step_W) // 2
 
     def check(self) -> None:
-        """Check that there is one healthy state to be fitted.
+        """Check that there is one healthy state to fit.
 
         Raises
         ------
         ConfigError
-            Too few steps, steps that scatter too much, or a second half that is not like the first.
+            Too few steps, steps that scatter too much, or a second half that differs from the first.
         """
         if len(self.step_W) < STEPS_MIN:
             raise ConfigError(f"healthy window: got {len(self.step_W)} steps, expected at least {STEPS_MIN}")
@@ -86,9 +86,9 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTimes:
-    """How a healthy rank's computing divides: seconds a step in products of matrices, and in all other operators.
+    """Computing time of a healthy rank, seconds per step, in matrix products and in all other operators.
 
-    The mean of `ranks`, of all if none are named.
+    The mean over `ranks`, over all if none are named.
     """
 
     matrix_seconds: float

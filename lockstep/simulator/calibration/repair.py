@@ -1,9 +1,9 @@
-"""The gain of one repair: a step with the fault as it was measured, and the step without it.
+"""Predicts the gain of one repair: a step with the measured fault, and the step without it.
 
-The fault is put into the calibrated model of a healthy run, so what-ifs do not depend on when the model was fitted: a
-slow rank computes at the speed that its measured excess implies, a slow link carries the share that its measured
-transfers imply. So do all ranks of a job that computes more slowly as a whole; what all of them wait for apart from
-computing (data, host, collections) is the step's floor, longer by what was measured.
+The fault is put into the calibrated model of a healthy run, so that what-ifs do not depend on when the model was
+fitted: a slow rank computes at the speed that its measured excess implies, a slow link has the bandwidth share that its
+measured transfers imply. In a job that computes more slowly as a whole, all ranks do. The time that all ranks wait
+apart from computing (data, host, collections) is the step's floor, which grows by the measured excess.
 """
 
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ LINK = "link"
 COMPUTING = "computing"
 FLOOR = "floor"
 SLOWDOWN_MAX = 1e4
-"""Of a rank or a link; more is no slowdown but a standstill, which no step is predicted of."""
+"""Largest slowdown of a rank or a link; a larger one is a stall, for which no step is predicted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredFault:
-    """What was measured of one thing that is slow.
+    """Measurement of one slow component.
 
-    A rank: `excess_seconds` is what each of `ranks` does longer in a step. A link: `slowdown_ratio` is how much longer
-    transfers take, minus 1, among `ranks`; `is_uplink` is true if the way out of the domain that holds all of them is
-    meant (a node's), not the links among them. Computing and floor are those of all ranks, `ranks` is empty:
-    `excess_seconds` is what each of them computes longer in a step, or waits apart from computing.
+    For a rank, `excess_seconds` is the extra time of each of `ranks` per step. For a link, `slowdown_ratio` is the
+    relative excess of transfer times among `ranks`; `is_uplink` is true for the uplink of the domain that contains all
+    of them (a node's), and false for the links among them. Computing and floor concern all ranks, so `ranks` is empty:
+    `excess_seconds` is the extra computing time per step of each rank, or the extra wait apart from computing.
     """
 
     kind: str
@@ -39,9 +39,9 @@ class MeasuredFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """What a repair gives back: the share of the step with the fault, and the two predicted steps.
+    """Gain of a repair: the share of the step with the fault that it saves, and the two predicted steps.
 
-    `error_band_ratio` is the model's, of both steps.
+    `error_band_ratio` is the model's, for both steps.
     """
 
     gain_ratio: float
@@ -51,9 +51,9 @@ class Gain:
 
 
 def predict_gain(model: OnlineModel, fault: MeasuredFault) -> Gain | None:
-    """Return what the repair of `fault` gives back; None where the model knows no such rank or link.
+    """Return the gain of repairing `fault`; None if the model has no such rank or link.
 
-    One simulation, of twice as many classes as the healthy job has at most.
+    Costs one simulation, with at most twice as many classes as the healthy job has.
     """
     repaired_s = model.expected_step_seconds
     if fault.kind in (COMPUTING, FLOOR):
@@ -90,7 +90,7 @@ def _with_fault(model: OnlineModel, fault: MeasuredFault) -> Cluster | None:
 
 
 def _growth(model: OnlineModel, fault: MeasuredFault) -> float | None:
-    """Return by how much a step is longer where all ranks are slower; chance spreads them as before."""
+    """Return the relative growth of a step if all ranks are slower; the spread by chance is unchanged."""
     if not 0 < fault.excess_seconds <= SLOWDOWN_MAX * model.expected_step_seconds:
         return None
     if fault.kind == FLOOR:

@@ -1,6 +1,6 @@
-"""The contention-free timeline of a graph, and the first moment at which there is contention.
+"""The contention-free timeline of a graph, and the first moment of contention.
 
-What begins before that moment is as on the longest path; the rest is left to events (`events`).
+Operations that begin before that moment are timed by the longest path; the rest is simulated (`event_simulation`).
 """
 
 import numpy as np
@@ -12,14 +12,14 @@ from lockstep.simulator.lowering.graph import COMPUTE, GRADIENT, Graph
 
 NEVER = float("inf")
 _LEVELS_FROM = 20_000
-"""Operations from which on numpy's cost for each level is less than Python's for each operation."""
+"""Number of operations from which numpy's cost per level is lower than Python's per operation."""
 _ROUNDING = 1e-9
-"""By which share of its capacity the sum of what a link carries may be wrong."""
+"""Relative error allowed in the sum of what a link carries."""
 _Times = NDArray[np.float64]
 
 
 def longest_path(graph: Graph) -> tuple[_Times, _Times, _Times]:
-    """Return start and end of every operation, and when its flow leaves the links, if nothing disturbs anything."""
+    """Return start and end of every operation without contention, and when its flow leaves the links."""
     alone = np.array([flow.alone for flow in graph.flows] or [np.inf])
     moving = np.where(graph.flow >= 0, graph.volume_bytes / alone[graph.flow], graph.seconds)
     after = np.where(graph.flow >= 0, graph.seconds, 0.0)

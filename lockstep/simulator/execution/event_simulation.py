@@ -1,8 +1,8 @@
-"""Runs operations by events: one heap, links shared fairly, overlap felt by both sides.
+"""Event-driven simulation of operations: one heap, fair sharing of links, overlap that slows down both sides.
 
-Rates are shares of contention-free speed for computation, bytes a second for flows. What an operation still has to do
-is as of the moment `since` at which its rate last changed, in seconds or bytes; an event is void once its operation's
-`version` has moved on.
+Rates are shares of contention-free speed for computation, bytes per second for flows. The remaining work of an
+operation is stored as of the moment `since` at which its rate last changed, in seconds or bytes; an event is void once
+its operation's `version` has changed.
 """
 
 from heapq import heapify, heappop, heappush
@@ -15,7 +15,7 @@ from lockstep.simulator.lowering.graph import GRADIENT, Graph
 
 _Times = NDArray[np.float64]
 _ENDS = -1
-"""In place of a version: the operation ends at this moment, whatever happens."""
+"""In place of a version: the operation ends at this time unconditionally."""
 
 
 class ExecutionState:
@@ -49,7 +49,7 @@ class ExecutionState:
         self.travelling: dict[int, set[int]] = {}
 
     def resume(self, start: _Times, end: _Times, flow_end: _Times, now: float) -> tuple[_Times, _Times]:
-        """Take over at `now` operations that may have begun but not ended; return when they did."""
+        """Take over, at `now`, the operations that may have begun but not ended; return their times."""
         self.start, self.end = start.tolist(), end.tolist()
         begun = start < now
         moving = begun & ((flow_end > now) | (self.graph.flow < 0))
@@ -99,7 +99,7 @@ class ExecutionState:
             self._move(operation, now, self.volume[operation])
 
     def _compute(self, operation: int, now: float, left_s: float) -> None:
-        """Put a computation to work that would take `left_s` without contention."""
+        """Start a computation that takes `left_s` without contention."""
         if not self.overlaps:
             heappush(self.events, (now + left_s, operation, _ENDS))
             return
@@ -111,7 +111,7 @@ class ExecutionState:
             self._rerate(other, now)
 
     def _move(self, operation: int, now: float, left_bytes: float) -> None:
-        """Put a flow that has `left_bytes` to go on its links."""
+        """Put a flow with `left_bytes` left on its links."""
         number = self.flow[operation]
         self.left[operation], self.since[operation], self.moving[operation] = left_bytes, now, True
         self.running[number].append(operation)
@@ -125,13 +125,13 @@ class ExecutionState:
             self._rerate_computing(number, now)
 
     def _travel(self, operation: int) -> None:
-        """Count a gradient as travelling with each of its classes."""
+        """Count a gradient as in transit for each of its classes."""
         if self.overlaps and self.is_gradient[operation]:
             for member in self.graph.flows[self.flow[operation]].members:
                 self.travelling.setdefault(member, set()).add(operation)
 
     def _leave(self, operation: int, now: float) -> bool:
-        """Take an operation whose work is done off its links, or off its device; return whether it has ended."""
+        """Remove a finished operation from its links or its device; return whether it has ended."""
         self.moving[operation] = False
         number = self.flow[operation]
         if number >= 0:
@@ -147,7 +147,7 @@ class ExecutionState:
         return True
 
     def _release(self, operation: int, now: float) -> None:
-        """Let those who were disturbed by an operation go on at their own rate."""
+        """Restore the rates of operations that were slowed down by this one."""
         number = self.flow[operation]
         if number < 0:
             member = self.owner[operation]
@@ -165,7 +165,7 @@ class ExecutionState:
                 self._rerate(self.computing[member], now)
 
     def _rerate(self, operation: int, now: float) -> None:
-        """Account for the work done so far, and foretell the end at the rate from now on."""
+        """Account for the work done so far, and predict the end at the present rate."""
         if not self.moving[operation]:
             return  # only its latency is left
         number = self.flow[operation]

@@ -1,9 +1,9 @@
-"""Runs an execution graph: the longest path as far as it is true, events from there on.
+"""Runs an execution graph: the longest path while it is exact, then event simulation.
 
-First everything is timed as if nothing contended (`undisturbed`). That is the truth up to the first moment at
-which flows want more of a link than it has, or gradients travel while their rank computes; from there on events decide
-(`events`; `timeline.settled` holds how many operations were never asked again). Proteus stretches an operation as a
-whole where it overlaps in part; here the overlapped part is stretched.
+First all operations are timed without contention (`contention_free`). That is exact up to the first moment at which
+flows exceed the capacity of a link, or gradients are in transit while their rank computes; from there on events decide
+(`event_simulation`; `timeline.settled` counts the operations that were not simulated). Proteus stretches an operation
+as a whole if it overlaps partly; here only the overlapping part is stretched.
 """
 
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What a graph is built on: operations and edges as they come, arrays of all of them at the end."""
+"""Builds graphs incrementally: operations and edges as they are added, and arrays of all of them at the end."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,7 +1,7 @@
 """How concurrent flows share links: max-min fairness by progressive filling.
 
-Groups that share a link get equal parts of it, and what one cannot use, because another link or its own protocol
-holds it back, goes to the others (Proteus, section VI-C, assumes the equal parts).
+Groups that share a link get equal parts of it. Capacity that one cannot use, because another link or its own protocol
+limits it, goes to the others (Proteus, section VI-C, assumes equal parts).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from lockstep.simulator.lowering.link_model import Flow
 
 _Use = tuple[int, float]
-"""A link, or a flow of a link, and the bytes that pass the link for every byte of the flow."""
+"""A link, or a flow on a link, and the bytes that pass the link per byte of the flow."""
 
 
 class FlowRates:
-    """Which flows are on the links now, and at what rate each of them goes, in bytes a second.
+    """The flows that are on the links now, and their rates, bytes per second.
 
-    Flows are known by number, sets of them by the bits of an integer. The same few meet again for every bucket, so that
-    what each gets is kept by the set of those that share links, directly or through others. `rates` is for reading.
+    Flows are numbers, and sets of them the bits of an integer. The same few flows meet again for every bucket, so rates
+    are cached by the set of those that share links, directly or through others. `rates` is read-only.
     """
 
     def __init__(self, flows: Sequence[Flow], capacity: Sequence[float]) -> None:

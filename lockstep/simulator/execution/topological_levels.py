@@ -1,9 +1,9 @@
-"""The longest path through a large graph: all operations that are ready at once, level by level.
+"""The longest path through a large graph, level by level: all operations that are ready at once.
 
-Pipelines repeat. Once the last operations of every row under way begin the same time after those some places before,
-that time is taken for the period, and as many more are guessed as every row still has: levels that need not be gone
-through. In the end it is proved that each operation begins when the last that it waits for ends, which is true of the
-longest path and of nothing else; where a guess was wrong, every level is gone through.
+Pipelines repeat. If the last operations of every active row begin the same time after those a few positions earlier,
+that time is assumed to be the period, and as many further operations are extrapolated as every row has left, so that
+their levels are skipped. In the end it is verified that each operation begins when the last one that it waits for ends,
+which holds for the longest path and nothing else; if the extrapolation was wrong, every level is computed.
 """
 
 import numpy as np
@@ -14,13 +14,13 @@ from lockstep.simulator.lowering.graph import Graph
 
 _FIRST_LOOK = 64
 _NEXT_LOOK = 1.2
-"""After how many levels to look for a period, and each time for how many more; a look costs as much as ten levels."""
+"""Levels between two searches for a period; one search costs as much as ten levels."""
 _ALIKE = 12
-"""Operations of each row that must repeat to be taken for a period; the proof, not this, makes the result right."""
+"""Repeating operations of each row that are taken for a period; the final verification makes the result right."""
 _WORTH = 32
-"""Places from which on a leap, with its proof, costs less than the levels that it leaves out."""
+"""Positions from which an extrapolation, including its verification, is cheaper than the skipped levels."""
 _SAME = 1e-14
-"""By which share of the path times may differ and be the same: rounding of a few sums."""
+"""Relative difference up to which times count as equal: rounding errors of a few sums."""
 _Indices = NDArray[np.int64]
 _Times = NDArray[np.float64]
 

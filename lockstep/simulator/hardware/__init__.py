@@ -1,1 +1,1 @@
-"""What a job runs on: devices, links by level, which of them are alike, and what collectives take on them."""
+"""The hardware of a job: devices, links by level, their symmetries, and the cost of collectives."""

@@ -1,4 +1,4 @@
-"""What a collective costs: one table of algorithms, each with its launches, rounds and bytes on a link.
+"""The cost of collectives: one table of algorithms, with launches, rounds and bytes per link.
 
 A group of n ranks moves V bytes in `launches * (launch + sync) + rounds * step + ratio * V / bandwidth`. V is the
 whole tensor of the group: what every rank holds after an all-gather and an all-reduce, and before a reduce-scatter; the
@@ -31,7 +31,7 @@ _HALVES = (ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What a message meets: one direction's bandwidth, and the fixed costs of launching, synchronising and stepping."""
+    """A link as seen by a message: bandwidth of one direction, fixed costs of launch, synchronisation and step."""
 
     bytes_per_second: float
     launch_s: float = 0.0
@@ -57,7 +57,7 @@ class Cost:
     ratio: float
 
     def latency_s(self, link: Link) -> float:
-        """Return what the collective costs without a byte."""
+        """Return the time of the collective without any bytes."""
         return self.launches * (link.launch_s + link.sync_s) + self.rounds * link.step_s
 
     def seconds(self, volume_bytes: float, link: Link) -> float:
@@ -95,7 +95,7 @@ def _tree(kind: str, n: int) -> Cost:
 
 
 def _direct(kind: str, n: int) -> Cost:
-    """Everybody talks to everybody at once: no more bytes than the ring, in one round for each half."""
+    """All ranks exchange data at once: as many bytes as the ring, in one round for each half."""
     cost = _ring(kind, n)
     return Cost(1, 2 if kind == ALL_REDUCE else 1, cost.ratio)
 

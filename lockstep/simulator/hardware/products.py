@@ -1,4 +1,4 @@
-"""What matrix products get of a device by their shape: tiles of the output, waves of tiles, and the cost of a start.
+"""Time of matrix products on a device by their shape: output tiles, waves of tiles, and start-up costs.
 
 A product of m x k by k x n is computed in tiles of its output, one on each multiprocessor at a time, so that its time
 is that of whole waves of tiles (NVIDIA, "Matrix multiplication background user's guide", tile and wave quantization).

@@ -1,4 +1,4 @@
-"""Which ranks, groups and links behave alike, so that one of each stands for all.
+"""Finds ranks, groups and links that behave alike, so that one of each represents all.
 
 Colour refinement finds the coarsest partition in which ranks of one class have the same program and speed and sit in
 groups of the same classes, groups of one class have members and links of the same classes, and links of one class
@@ -50,7 +50,7 @@ class Partition:
 
 
 def no_collapse(n_ranks: int, group_sets: Sequence[GroupSet], n_links: int) -> Partition:
-    """Return the partition in which everything is alone."""
+    """Return the partition in which every rank, group and link is a class of its own."""
     return Partition(np.arange(n_ranks), tuple(np.arange(len(f.groups)) for f in group_sets), np.arange(n_links))
 
 
@@ -65,7 +65,7 @@ def collapse(rank_kinds: NDArray[np.int64], group_sets: Sequence[GroupSet], capa
 
 
 def clear_cache() -> None:
-    """Drop the partitions that are kept from one forecast to the next, as a new process has none."""
+    """Clear the cached partitions, as in a new process."""
     _collapse.cache_clear()
     _uses.cache_clear()
 

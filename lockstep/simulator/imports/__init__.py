@@ -1,1 +1,1 @@
-"""Specifications from what other programs are configured by: Hugging Face, Megatron-LM, torchtitan, DeepSpeed."""
+"""Imports specifications from configurations of Hugging Face, Megatron-LM, torchtitan and DeepSpeed."""

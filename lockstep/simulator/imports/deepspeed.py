@@ -1,4 +1,4 @@
-"""Strategy and number formats from DeepSpeed's JSON; the model comes from elsewhere."""
+"""Strategy and number formats from DeepSpeed's JSON, which does not contain the model."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Values of foreign configurations: looked up by name, checked, refused by name."""
+"""Reads values of third-party configurations: looked up and checked, errors name the key."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,1 +1,1 @@
-"""From a model spread over a cluster to programs of stages and the execution graph."""
+"""Lowers a model that is spread over a cluster to stage programs and the execution graph."""

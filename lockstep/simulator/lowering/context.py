@@ -1,9 +1,9 @@
-"""Context parallelism: how attention gets keys and values of other ranks, and how causal attention's work divides.
+"""Context parallelism: how attention gets the keys and values of other ranks, and how causal attention is divided.
 
-Attention of a rank needs keys and values of the whole sequence. They are gathered at once (Llama Team 2024), or go
-round a ring (Liu et al. 2023; Megatron-LM's default): a rank computes with the part that it has while the next is on
-its way, and in backward parts go round once more, with their gradients. PyTorch, which torchtitan uses, gathers them
-while a rank computes with its own part, and merges what each part gives (`exchange.py`).
+Attention of a rank needs the keys and values of the whole sequence. They are gathered at once (Llama Team 2024), or
+circulate in a ring (Liu et al. 2023; Megatron-LM's default): a rank computes with the part that it has while the next
+is in transit, and in backward the parts circulate once more, with their gradients. PyTorch, which torchtitan uses,
+gathers them while a rank computes with its own part, and merges the results of all parts (`exchange.py`).
 
 With a causal mask a rank that holds the last part of the sequence attends to all of it. Frameworks give each rank one
 part of the first and one of the second half, so that all compute the same; with contiguous parts the last of n ranks

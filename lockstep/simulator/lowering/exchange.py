@@ -1,4 +1,4 @@
-"""Attention of a context parallel rank: how its work and the exchange of keys and values follow each other.
+"""Attention on a context parallel rank: the order of its work and the exchange of keys and values.
 
 Both ways are counted kernel by kernel. A ring is Transformer Engine's (AttnFuncWithCPAndKVP2P) with Megatron-LM's order
 of tokens before samples, in which the halves of a part are contiguous already:

@@ -1,7 +1,7 @@
-"""The execution graph: every op of every class of ranks as an operation, and what must end before it begins.
+"""The execution graph: every op of every class of ranks as an operation, and its predecessors.
 
-An operation lies in a queue of each of its ranks and starts when all that precede it have ended; a queue's order is
-made of edges too, so the executor knows no queues.
+An operation is in a queue of each of its ranks and starts when all its predecessors have ended. The order of a queue is
+expressed as edges too, so the executor needs no queues.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Groups of ranks on the cluster's links: who shares what, and how fast a collective runs without contention.
+"""Groups of ranks on the cluster's links: shared links, and the contention-free speed of collectives.
 
 Every uplink is two links, out and in, with the same capacity. Collectives use both alike, sends one at each end. A
 link's class is twice the class of its uplink, plus OUT or IN.
@@ -129,7 +129,7 @@ class GroupTopology:
 
 
 def clear_cache() -> None:
-    """Drop the groups that are kept from one forecast to the next, as a new process has none."""
+    """Clear the cached groups, as in a new process."""
     _collective.cache_clear()
     _sending.cache_clear()
 

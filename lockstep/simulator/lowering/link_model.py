@@ -1,4 +1,4 @@
-"""Classes of groups on the links: which links each passes, and how fast a collective runs while no one else does.
+"""Classes of groups on the links: the links that each passes, and its contention-free speed.
 
 A link's class is twice the class of its uplink, plus OUT or IN.
 """
@@ -33,7 +33,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What one class of groups does on the links while it performs a collective.
+    """Use of the links by one class of groups during a collective.
 
     A collective of V bytes takes `latency_s` and then moves `ratio * V` bytes at no more than `cap` bytes a second, and
     at `alone` where no other flow is on its links. `uses` holds link classes and the bytes that pass each link of the

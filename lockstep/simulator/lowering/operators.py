@@ -1,4 +1,4 @@
-"""One operator of the tree on its mesh: what it computes on a rank, what it must be sent, what it leaves behind.
+"""One operator of the tree on its mesh: its computation on a rank, the transfers of its inputs, and its output.
 
 Placements follow the data. An axis that the tree does not mention splits the operator as it splits the tensor that
 arrives, if it can; sums left by the operator before are completed. Backward mirrors forward: a tensor that was

@@ -1,4 +1,4 @@
-"""What a class of ranks does in a pass, one op after the other, and all that building needs to know of a pass."""
+"""The ops of a pass of one class of ranks, in order, and everything needed to build a pass."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
