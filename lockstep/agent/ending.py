@@ -1,4 +1,4 @@
-"""The exception that ends a training: its type and where, for the ring; never its message, which may hold data."""
+"""Describes the exception that ends a training: its type and frame, never its message, which may contain data."""
 
 import os
 import sys
@@ -8,18 +8,18 @@ from types import TracebackType
 from typing import Any
 
 _TEXT_MAX = 128  # characters, as `limits.NAME_MAX_BYTES`
-_FRAMES_MAX = 10_000  # an endless recursion is as deep as Python allows
+_FRAMES_MAX = 10_000  # an infinite recursion is as deep as Python allows
 _LIBRARIES = (f"{Path(os.__file__).parent}/", f"{Path(__file__).parents[1]}/", "<frozen")
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
 def last_error() -> BaseException | None:
-    """Return the exception that ends this process, as far as Python has noted one; of `sys.exit` it notes none."""
+    """Return the exception that ends this process, as far as Python records one; it does not for `sys.exit`."""
     return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
 
 
 def cause_of(error: BaseException) -> BaseException | None:
-    """Return what really ended a child of multiprocessing, None where it ended well.
+    """Return what ended a child of multiprocessing, None if it ended normally.
 
     `torch.multiprocessing.spawn` turns an exception of its function into `sys.exit(1)`.
     """
@@ -29,7 +29,7 @@ def cause_of(error: BaseException) -> BaseException | None:
 
 
 def describe_ending(error: BaseException) -> dict[str, Any]:
-    """Return what the ring keeps of an exception: type, frame, and now (CLOCK_MONOTONIC, ns)."""
+    """Return the description of an exception for the ring: type, frame, and the time (CLOCK_MONOTONIC, ns)."""
     return {
         "exception": _plain(type(error).__name__),
         "frame": _plain(own_frame(error.__traceback__)),
@@ -56,5 +56,5 @@ def _is_foreign(filename: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    """Return `text` in ASCII, within its bound whatever its characters are."""
+    """Return `text` in ASCII, at most `_TEXT_MAX` characters."""
     return text.encode("ascii", "replace").decode()[:_TEXT_MAX]

@@ -1,4 +1,4 @@
-"""Who this training process is: rank, world, run, and the directory that its node shares."""
+"""The identity of this training process: rank, world size, run, and the directory shared with its node's exporter."""
 
 import os
 import re
@@ -21,7 +21,7 @@ _FAKE = "fake"
 
 
 class Identity(NamedTuple):
-    """A rank of a run, the directory that it shares with its node's exporter, and what gave it this place."""
+    """A rank of a run, the directory that it shares with its node's exporter, and the source of the rank."""
 
     rank: int
     local_rank: int
@@ -59,9 +59,9 @@ def process_group() -> tuple[int, int] | None:
 
 
 def read_run(environ: Mapping[str, str]) -> str:
-    """Return the run's name: LOCKSTEP_RUN, else one that all processes of the job make alike, else `default`.
+    """Return the run's name: LOCKSTEP_RUN, else a name that all processes of the job can derive, else `default`.
 
-    That is torchrun's id if it was given one, Open MPI's name of the job, or Slurm's number of the job and its step.
+    The derived name is torchrun's id if given, Open MPI's job name, or Slurm's job number and step.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def read_run(environ: Mapping[str, str]) -> str:
 
 
 def _mpi_run(environ: Mapping[str, str]) -> str:
-    """Return the name of a job of Open MPI's: of a step of Slurm's around it, not all of its nodes know."""
+    """Return the name of an Open MPI job, since not all of its nodes know the number of a Slurm step around it."""
     namespace = environ.get("PMIX_NAMESPACE")
     if not namespace or "OMPI_COMM_WORLD_RANK" not in environ:
         return ""
@@ -85,7 +85,7 @@ def _mpi_run(environ: Mapping[str, str]) -> str:
 
 
 def _slurm_run(environ: Mapping[str, str]) -> str:
-    """Return the name of a job step of Slurm's: several may train at once in one job."""
+    """Return the name of a Slurm job step, since several steps of one job may train at once."""
     job, step = environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID", "")
     if not job:
         return ""

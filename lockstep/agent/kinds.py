@@ -1,15 +1,15 @@
-"""What a process group is for: from its description and its ranks to a domain kind.
+"""Determines the domain kind of a process group from its description and its ranks.
 
-Three sources, the first that answers wins (docs/domains.md):
+Three sources, in order of precedence (docs/domains.md):
 
 1. the description that the framework gave the group (Megatron-LM's group names, DeviceMesh's `mesh_<dimension>`); of
    one that names several kinds, the first whose axis is longer than 1;
-2. the parallel degrees that the environment configures: what part of the grid the ranks cover;
-3. a named group of the same ranks: groups are made twice for overlap or for another backend.
+2. the parallel degrees configured in the environment, by the part of the grid that the ranks cover;
+3. a named group of the same ranks, since frameworks create groups twice for overlap or for another backend.
 
-Else a group of everybody is `world` and any other one `dp`. Shape alone is no source: tensor, context and expert
-parallel groups, the shards of a hybrid sharded job and replicas inside a pipeline stage all make the same contiguous
-groups crossed by the same strided ones, and a wrong `tp` or `pp` would take peers from each other.
+Otherwise a group of all ranks is `world` and any other one `dp`. Shape alone is no source: tensor, context and expert
+parallel groups, the shards of a hybrid sharded job and replicas inside a pipeline stage all form the same contiguous
+groups crossed by the same strided ones, and a wrong `tp` or `pp` would separate peers.
 
 May live here: names and sets of ranks. May not: torch, state.
 """

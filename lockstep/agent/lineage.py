@@ -1,9 +1,9 @@
-"""Which process started this one: what a rank starts inherits its variables and is not that rank.
+"""Detects processes that a rank started: they inherit its variables but are not that rank.
 
-A rank leaves its pid and world size in its environment when it begins to record. Its descendants (loader and compile
-workers, an evaluation in a process of its own) stay out, with one exception: a process that trained alone may start the
-ranks of a job later (`torch.multiprocessing.spawn` after a trial backward), and these are in a larger world than it.
-One that stays out and trains, which is known by the step of an optimizer, reports that it is not monitored.
+A rank stores its pid and world size in its environment when it begins to record. Its descendants (loader and compile
+workers, a separate evaluation process) do not record, with one exception: a process that trained alone may later start
+the ranks of a job (`torch.multiprocessing.spawn` after a trial backward), whose world is larger than its own. A process
+that does not record but trains, as shown by an optimizer step, reports that it is not monitored.
 """
 
 import os
@@ -14,7 +14,7 @@ OWNER_VARIABLE = "LOCKSTEP_AGENT_PID"
 
 
 def note_rank(environ: MutableMapping[str, str], world_size: int) -> None:
-    """Note that this process is a rank of a job of `world_size`."""
+    """Store that this process is a rank of a job of `world_size`."""
     environ[OWNER_VARIABLE] = f"{os.getpid()}/{world_size}"
 
 

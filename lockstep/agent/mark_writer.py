@@ -1,4 +1,4 @@
-"""Which of the two writers of marks this process has: the C extension, or the same in Python where there is none."""
+"""Selects the mark writer of this process: the C extension, or the Python implementation without it."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ PURE_PYTHON = "pure Python"
 
 
 def mark_buffer_type() -> "tuple[type[MarkBuffer], str]":
-    """Return the class of mark buffers to use, and what it is written in; chosen at start, not at import."""
+    """Return the class of mark buffers to use, and its language; selected at start, not at import."""
     try:
         from lockstep.agent._marks import CollectiveKernel as _  # noqa: F401, PLC0415  (older builds have none)
         from lockstep.agent._marks import MarkBuffer as Extension  # noqa: PLC0415  (optional)

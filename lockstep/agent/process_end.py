@@ -1,4 +1,4 @@
-"""How a child of multiprocessing ends: a forked one runs no atexit functions, and a failed one is not seen by them."""
+"""Detects the end of a multiprocessing child: a forked one runs no atexit functions, which miss failures too."""
 
 import sys
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Where a rank looks for profile orders; what carries them out is loaded when the first one arrives.
+"""Polls for a rank's capture requests; the code that executes them is loaded when the first one arrives.
 
-Most ranks are never asked: until an order comes, a rank holds the reader of its control block (control.py) and the pace
-of its ends. capture/capture_runner.py has the rest.
+Most ranks never get one: until then a rank only has the reader of its control block (control.py) and the pace of its
+ends. capture/capture_runner.py has the rest.
 """
 
 from pathlib import Path
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class RankCapture:
-    """The profile orders of one rank. Used by the training thread only; the arguments are those of CaptureRunner.
+    """The capture requests of one rank. Used by the training thread only; the arguments are those of CaptureRunner.
 
-    It is made before the rank's ring can be seen: what the control block holds by then was meant for a former attempt,
-    and all that comes later for this one.
+    It is created before the rank's ring is visible: a request already in the control block was meant for a former
+    attempt, and any later one is for this attempt.
     """
 
     def __init__(
@@ -45,16 +45,16 @@ class RankCapture:
         self._runner: CaptureRunner | None = None
         self._store_answer: Callable[[Any], None] | None = None
         self._stale_request = 0
-        """The request that a former attempt of this rank was given, 0 without one."""
+        """Number of the request given to a former attempt of this rank, 0 without one."""
         self._unusable = ""
-        """Why the block does not count, as long as there is no ring to answer in."""
+        """Why the block is invalid, until there is a ring to answer in."""
         try:
             self._stale_request = request_number(self._control.poll(monotonic_ns()))
         except PeerError as error:
             self._unusable = str(error)
 
     def begin(self, store_answer: "Callable[[Any], None]") -> None:
-        """From now on, answer in the rank's ring."""
+        """Answer in the rank's ring from now on."""
         self._store_answer = store_answer
         if self._unusable:
             self._loaded().refuse_block(self._unusable)
@@ -65,7 +65,7 @@ class RankCapture:
         return self._runner is not None and self._runner.running
 
     def poll(self, now_ns: int) -> None:
-        """Look for a new order, unless one is being carried out."""
+        """Poll for a new request, unless one is being executed."""
         marks = self._marks
         self._pace.note(now_ns, (marks.backward_ends, marks.optimizer_ends, marks.step_ends))
         if not self.running:
@@ -74,11 +74,11 @@ class RankCapture:
                 self._loaded().receive(value)
 
     def at_boundary(self) -> int:
-        """Act where an end was counted, if that is a step's boundary; return the flags of the step that begins."""
+        """Act if the counted end is a step boundary; return the flags of the step that begins."""
         return 0 if self._runner is None else self._runner.at_boundary()
 
     def abandon(self) -> None:
-        """Stop a capture that the end of training cut short."""
+        """Stop a capture at the end of training."""
         if self._runner is not None:
             self._runner.abandon()
 
@@ -88,7 +88,7 @@ class RankCapture:
             self._runner.disown(why)
 
     def _poll(self, now_ns: int) -> Any:
-        """Return what is new in the control block; one that does not count is answered with the reason."""
+        """Return new content of the control block; an invalid one is answered with the reason."""
         try:
             return self._control.poll(now_ns)
         except PeerError as error:

@@ -1,8 +1,7 @@
-"""A run name for a process that trains alone: several of them may share a node, and nothing agrees on names for them.
+"""Claims a run name for a process that trains alone, since several of them may share a node without coordination.
 
-The ranks of a job take the name that their environment gives, all the same one. A process of its own, without a
-launcher, takes another one where a living process holds the ring of that name: trainings of one process each, started
-side by side, are runs of their own.
+The ranks of a job use the same name, from their environment. A single process without a launcher uses another name if a
+living process holds the ring of that name: concurrent trainings of one process each are separate runs.
 """
 
 import fcntl
@@ -23,9 +22,9 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @contextmanager
 def claim_run(identity: Identity, environ: Mapping[str, str]) -> Iterator[Identity]:
-    """Return the identity under a run name that is free; until the block ends no other process gets that name.
+    """Yield the identity under a free run name; until the block ends no other process gets that name.
 
-    `environ` shows whether a launcher started the process, whose run then has its name already.
+    `environ` shows whether a launcher started the process, whose run then already has its name.
 
     Raises
     ------
@@ -47,7 +46,7 @@ def claim_run(identity: Identity, environ: Mapping[str, str]) -> Iterator[Identi
 
 
 def _is_free(directory: int, identity: Identity) -> bool:
-    """Whether the ring is free and no process is about to make it: the caller holds the lock of the directory."""
+    """Whether the ring is free and no process is about to create it; the caller must hold the directory's lock."""
     try:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         file = os.open(ring_path(identity.directory, identity.rank), _READ)

@@ -1,11 +1,11 @@
-"""The directories that this training process shares with the node: whom it trusts in them, and its own.
+"""The directories that this training process shares with the node: trusted owners, and its own directory.
 
     <root>/                     root's or the exporter's, sticky where users may create entries
     <root>/<run>/               the training user's; no other user writes there, the group reads
     <root>/.exporter/<run>/     the exporter's, see `exporter/shared_directory.py`
 
-Every directory has one writer, as every file has. What the kernel already refuses is not checked again; checked is
-what a user of the node can prepare before we come: a root or a run directory of theirs, or a link in its place.
+Every directory has one writer, as every file has. What the kernel already refuses is not checked again; the checks
+cover what a user of the node can prepare beforehand: a root or a run directory of theirs, or a link in its place.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""The stacks of this process's threads, on a signal of the exporter: contracts/stacks.py describes how and why.
+"""Dumps the stacks of this process's threads on a signal of the exporter; contracts/stacks.py has the reasons.
 
-Nothing of ours runs in Python when the signal comes, and nothing is registered where the training, or a library of it,
-has a handler for it.
+No Python code of ours runs when the signal comes, and no handler is registered if the training, or a library of it, has
+one for that signal.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _DEFAULTS = (signal.SIG_DFL, signal.SIG_IGN, None)
 
 
 class StackDumps:
-    """Of one process. `fact` is the name of the signal while it is ours, else why it is not (`RankFacts.stacks`)."""
+    """Stack dumps of one process. `fact` is the signal's name while ours, else the reason (`RankFacts.stacks`)."""
 
     def __init__(self) -> None:
         self.fact = ""
@@ -40,9 +40,9 @@ class StackDumps:
         self._requests: StackRequestPipe | None = None
 
     def begin(self, directory: Path, rank: int, trusted: frozenset[int]) -> None:
-        """Take the signal for `rank`, if nothing else has it; without it the training is watched all the same.
+        """Register the signal for `rank`, if nothing else handles it; without it the training is still monitored.
 
-        `trusted` are the uids from which requests are taken by a pipe, where the exporter may not send the signal.
+        `trusted` are the uids from which requests through a pipe are accepted, where the exporter may not send signals.
         """
         self.end()
         try:
@@ -60,7 +60,7 @@ class StackDumps:
         self._requests.look()
 
     def look(self, now_ns: int) -> None:
-        """Once a second, give the signal up where the training has taken it, or has closed the pipe's descriptor."""
+        """Once a second, release the signal if the training has registered it or has closed the pipe's descriptor."""
         if self._path is None or now_ns < self._look_ns:
             return
         self._look_ns = now_ns + LOOK_INTERVAL_NS
@@ -71,7 +71,7 @@ class StackDumps:
             self._requests.look()
 
     def end(self) -> None:
-        """Give the signal back, and remove the pipe unless another process of the rank has put its own there."""
+        """Release the signal, and remove the pipe unless another process of the rank has put its own there."""
         path = self._path
         self.forget()
         if path is not None:
@@ -81,7 +81,7 @@ class StackDumps:
                     path.unlink()
 
     def forget(self) -> None:
-        """Give the signal back in a forked child, whose parent keeps the pipe's name."""
+        """Release the signal in a forked child; its parent keeps the pipe's name."""
         if self._requests is not None:  # before the handler goes: what has none ignores the signal
             self._requests.close()
             self._requests = None
@@ -93,7 +93,7 @@ class StackDumps:
         self._close()
 
     def _make_pipe(self, path: Path) -> None:
-        """Make the pipe under another name, and give it its own once it is whole; a former attempt's is replaced."""
+        """Create the pipe under a temporary name, then rename it; a former attempt's is replaced."""
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         temporary.unlink(missing_ok=True)
         os.mkfifo(temporary, PIPE_MODE)

@@ -1,7 +1,7 @@
-"""The exporter's requests for stacks where it may not signal this process: a pipe that has the kernel send the signal.
+"""Requests for stacks where the exporter may not signal this process: a pipe that makes the kernel send the signal.
 
-The pipe is the exporter's, which alone writes into it; this process has it open for reading with O_ASYNC and F_SETSIG
-and reads nothing. No thread waits, and nothing runs in Python: SIGURG comes as if the exporter had sent it.
+The pipe is the exporter's, which alone writes to it; this process has it open for reading with O_ASYNC and F_SETSIG and
+reads nothing. No thread waits, and no Python code runs: SIGURG arrives as if the exporter had sent it.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class StackRequestPipe:
-    """Follows the pipe at `path`, which the exporter may make late or replace. Used by the training thread only."""
+    """Follows the pipe at `path`, which the exporter may create late or replace. Used by the training thread only."""
 
     def __init__(self, path: Path, trusted: frozenset[int]) -> None:
         self._path = path
@@ -28,7 +28,7 @@ class StackRequestPipe:
         self._inode = (0, 0)
 
     def look(self) -> None:
-        """Open the pipe that has the path now, unless it is open; one of a user who is not trusted is left alone."""
+        """Open the pipe that has the path now, unless it is open; one of an untrusted user is ignored."""
         try:
             status = self._path.lstat()
             inode = status.st_dev, status.st_ino
@@ -41,7 +41,7 @@ class StackRequestPipe:
             return
 
     def close(self) -> None:
-        """Take no more requests; a descriptor that the training closed, and uses for a file of its own, stays."""
+        """Accept no more requests; a descriptor that the training closed and reused is left open."""
         if self._is_ours():
             os.close(self._file)
         self._file = _NO_FILE

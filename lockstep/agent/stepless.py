@@ -1,8 +1,8 @@
-"""A training whose steps cannot be seen: backwards run, and nothing that ends a step does.
+"""Detects a training whose steps cannot be seen: backwards run, but nothing that ends a step.
 
-Parameters that are updated by hand (`p -= lr * p.grad`), or by an optimizer that is no torch.optim.Optimizer, leave no
-mark. So does a loop that only computes gradients. What the user can do is printed once, and the exporter counts the
-process as unwatched until an end is seen.
+Parameters updated by hand (`p -= lr * p.grad`), or by an optimizer that is not a torch.optim.Optimizer, leave no mark,
+nor does a loop that only computes gradients. A hint for the user is printed once, and the exporter counts the process
+as unwatched until an end is seen.
 """
 
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ TEXT = (
 
 
 class StepWatch:
-    """Of one process; `look` is called ten times a second at most, on the training thread."""
+    """State of one process; `look` is called at most ten times a second, on the training thread."""
 
     def __init__(self, marks: "MarkBuffer", environ: "Mapping[str, str]") -> None:
         self._marks = marks
@@ -39,7 +39,7 @@ class StepWatch:
         self._since_ns = self._backwards = 0
 
     def look(self, now_ns: int, *, has_stepped: bool) -> None:
-        """Notice that no step ends, or that one does; `has_stepped` is true if one ended since the last call."""
+        """Check whether steps end; `has_stepped` is true if one ended since the last call."""
         if has_stepped or not self._since_ns:
             self._since_ns, self._backwards = now_ns, self._marks.backward_ends
             if self._is_stepless and has_stepped:

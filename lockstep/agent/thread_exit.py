@@ -1,7 +1,7 @@
-"""When a thread ends: Python lets go of its thread-local values then, before its id can be another thread's.
+"""Detects when a thread ends: Python then releases its thread-local values, before its id can be reused.
 
-Rejected: `threading.enumerate`, which does not know threads that Python did not start, and `sys._current_frames`,
-which knows ids alone. Both answer when asked, and the system gives an id of an ended thread to the next one.
+Rejected: `threading.enumerate`, which does not know threads that Python did not start, and `sys._current_frames`, which
+knows only ids. Both must be polled, and the system gives the id of an ended thread to the next one.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class ThreadExit:
         self._reference: ref[_Presence] | None = None
 
     def watch(self) -> None:
-        """From now on, watch the calling thread instead of the one before."""
+        """Watch the calling thread from now on, instead of the previous one."""
         presence = self._local.presence = _Presence()
         self._reference = ref(presence, partial(self._notify, get_ident()))
 

@@ -1,4 +1,4 @@
-"""The mark that a process leaves for the node's exporter when it trains and cannot be watched.
+"""The mark of a process that trains but cannot be monitored, for the node's exporter.
 
 A small file below the exporter's own directory, locked for as long as the process lives: the exporter counts those that
 are locked and removes the others. Without such a directory (no exporter, or one of another user) there is no mark; the
@@ -28,7 +28,7 @@ _marked: dict[int, int] = {}
 
 
 def report(error: OSError | LockstepError, environ: Mapping[str, str]) -> None:
-    """Print why this process trains unwatched, and leave the mark."""
+    """Print why this process is not monitored while it trains, and leave the mark."""
     text = describe(error)
     warn(f"agent not installed: {text}")
     mark(_reason(error), text, environ)
@@ -57,7 +57,7 @@ def mark(reason: UnwatchedReason, text: str, environ: Mapping[str, str]) -> None
 
 
 def withdraw() -> None:
-    """Give the mark of this process up: it is watched after all. The exporter removes the file."""
+    """Withdraw this process's mark, because it is monitored after all. The exporter removes the file."""
     file = _marked.pop(os.getpid(), _NO_FILE)
     if file != _NO_FILE:
         with suppress(OSError):
@@ -65,7 +65,7 @@ def withdraw() -> None:
 
 
 def _write(path: Path, content: bytes) -> int:
-    """Make the file and keep it open, for the lock; the process's end gives both back. Return the descriptor."""
+    """Create the file and keep it open for its lock, until the process ends. Return the descriptor."""
     file = move_high(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE))
     hold(file)
     is_open = path.parent.stat().st_mode & stat.S_IWOTH

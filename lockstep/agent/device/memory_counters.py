@@ -1,7 +1,7 @@
-"""Memory of this rank's device by torch's own counters, read now and then after a store of marks.
+"""Device memory of this rank by torch's own counters, read now and then after a store of marks.
 
-Unrun on a device (docs/devices.md). The allocator's statistics are counters of the host: no call to the device and no
-synchronisation. Only where the training has imported torch and begun to use its device.
+Untested on a device (docs/devices.md). The allocator's statistics are counters on the host: no device call and no
+synchronisation. Read only once the training has imported torch and begun to use its device.
 """
 
 import sys
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 INTERVAL_NS = 1_000_000_000
-"""The nested statistics are some 60 numbers, made into dictionaries in tens of us."""
+"""The nested statistics are about 60 numbers, converted to dictionaries in tens of us."""
 
 
 class DeviceMemoryCounters:
     """Used by the training thread only.
 
-    What torch does not offer, in an old or a changed version, ends the reading and nothing else.
+    If torch, in an old or a changed version, lacks these counters, only this reading ends.
     """
 
     def __init__(self) -> None:
@@ -24,9 +24,9 @@ class DeviceMemoryCounters:
         self._is_over = False
 
     def poll(self, now_ns: int, store: Callable[[tuple[int, int, int, int]], None]) -> None:
-        """Read the counters where that is due (CLOCK_MONOTONIC).
+        """Read the counters if that is due (`now_ns`: CLOCK_MONOTONIC).
 
-        `store` takes bytes reserved, allocated, allocated at most, and of the device.
+        `store` receives bytes: reserved, allocated, peak allocated, and the device's total.
         """
         if now_ns < self._due_ns or self._is_over:
             return

@@ -1,7 +1,7 @@
-"""One file per thing hooked. Each has `install(agent)`, which puts the hook in place and returns its removal.
+"""One module per hooked feature. Each has `install(agent)`, which installs the hook and returns its removal.
 
-Rules of this folder: the user's call runs outside the failure boundary and its result and exceptions pass unchanged;
-ours runs inside. torch is imported in functions only. A removal restores a name only where ours is still the one there.
+Rules of this folder: the user's call runs outside the failure boundary, and its result and exceptions pass unchanged;
+our code runs inside. torch is imported in functions only. A removal restores a name only if our hook is still there.
 """
 
 from lockstep.agent.hooks.patching import Hook
@@ -41,7 +41,7 @@ def torch_hooks() -> list[Hook]:
 
 
 def neutral_hooks() -> list[Hook]:
-    """Return the hooks of a process that trains without torch and states itself where its steps end."""
+    """Return the hooks of a process that trains without torch and reports the ends of its steps itself."""
     from lockstep.agent.hooks import gc  # noqa: PLC0415  (not at start)
 
     return [gc.install]

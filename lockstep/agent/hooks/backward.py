@@ -1,11 +1,11 @@
-"""When the training thread runs backward: the one autograd engine that every way into backward ends at.
+"""Marks when the training thread runs backward, by wrapping the autograd engine, which all of backward goes through.
 
 `Tensor.backward`, `torch.autograd.backward` and `grad`, activation checkpointing and code that calls the engine itself
-(Megatron-LM's pipeline schedule) all look up `Variable._execution_engine`. An engine of a subclass takes its place:
-the C++ engine behind it is a singleton, and torch.compile knows engines by their class.
+(Megatron-LM's pipeline schedule) all look up `Variable._execution_engine`. An instance of a subclass replaces it: the
+C++ engine behind it is a singleton, and torch.compile recognises engines by their class.
 
-Which threads work for a backward is known from the engine: while it runs a node of the graph, a hook or a callback, on
-the caller's thread or its own (one for each device, more for backwards nested deep), that thread has a graph task
+The engine shows which threads work for a backward: while it runs a node of the graph, a hook or a callback, on the
+caller's thread or its own (one for each device, more for deeply nested backwards), that thread has a graph task
 (`GraphTaskGuard`, torch/csrc/autograd/graph_task.h).
 """
 
@@ -20,7 +20,7 @@ _NO_GRAPH_TASK = -1
 
 
 def install(agent: "Agent") -> Removal:
-    """Put a watched engine in the place of torch's."""
+    """Replace torch's engine by a wrapped one."""
     import torch  # noqa: PLC0415  (training imported it)
     from torch.autograd.variable import Variable  # noqa: PLC0415
 
@@ -33,12 +33,12 @@ def install(agent: "Agent") -> Removal:
     agent.in_graph_task = lambda: graph_task_id() != _NO_GRAPH_TASK
 
     class WatchedEngine(torch._C._ImperativeEngine):  # type: ignore[misc]  # noqa: SLF001
-        """Torch's engine, seen from outside."""
+        """torch's engine with marks around it."""
 
         def run_backward(self, *args: Any, **kwargs: Any) -> Any:
             """Run a backward between two marks."""
             try:
-                begin()  # inside: what a signal handler of the training raises there ends the span as well
+                begin()  # inside: an exception of the training's signal handler ends the span as well
                 result = run(*args, **kwargs)
             except BaseException:
                 end()

@@ -1,6 +1,6 @@
-"""When a checkpoint is written: `torch.save`, at which those of all frameworks end, distributed ones too.
+"""Marks when a checkpoint is written, in `torch.save`, which all frameworks use, also for distributed checkpoints.
 
-Any thread may write it; the step that runs meanwhile is not one like the others.
+Any thread may write it; the concurrent step is not a usual one.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def install(agent: "Agent") -> Removal:
-    """Flag the step in which something is saved, and the one in which that ends."""
+    """Flag the step in which a save begins, and the one in which it ends."""
     import torch  # noqa: PLC0415  (training imported it)
 
     original = torch.save

@@ -1,4 +1,4 @@
-"""The operators of c10d that the kernels stand in front of, and which of their arguments the kernels read."""
+"""The operators of c10d that have kernels of ours, and which of their arguments the kernels read."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,8 +15,8 @@ _PAYLOADS = {
     "alltoall_": 1,
     "gather_": 1,
 }
-"""Index of the argument whose tensors are the payload (contracts/bus_bytes.py), where that is not the first one; None
-moves nothing."""
+"""Index of the argument whose tensors are the payload (contracts/bus_bytes.py), if it is not the first; None for
+operators that move nothing."""
 _ASYNC_NAMES = ("async_op", "asyncop")
 _GROUP = "process_group"
 _PEERS = {"send": "dst", "recv_": "src", "recv_any_source_": None}
@@ -24,9 +24,9 @@ _PEERS = {"send": "dst", "recv_": "src", "recv_any_source_": None}
 
 
 class CollectiveOperator(NamedTuple):
-    """An operator of c10d, and which of its `arguments` (their names) the kernels read; None: it has none such.
+    """An operator of c10d, and which of its `arguments` (names) the kernels read; None if it has none.
 
-    `payload_index` is that of the argument whose tensors are the payload, `types` are the arguments' types.
+    `payload_index` is the index of the argument whose tensors are the payload, `types` are the arguments' types.
     """
 
     name: str
@@ -72,7 +72,7 @@ class CollectiveOperator(NamedTuple):
 
 
 def operators() -> list[CollectiveOperator]:
-    """Return the operators that this torch has and the training has put no kernel of its own in front of."""
+    """Return the operators that this torch has, except those for which the training has a kernel of its own."""
     import torch  # noqa: PLC0415  (training imported it)
 
     found = []
@@ -88,7 +88,7 @@ def operators() -> list[CollectiveOperator]:
 
 
 def _taken(name: str) -> bool:
-    """Whether the training has put a kernel of its own there, which ours would replace: it is left alone."""
+    """Whether the training has a kernel of its own there; ours would replace it, so the operator is left alone."""
     import torch  # noqa: PLC0415  (training imported it)
 
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{name}", "BackendSelect"))  # noqa: SLF001

@@ -1,15 +1,15 @@
-"""Every collective, when it is issued: kernels in front of torch's c10d operators.
+"""Marks every collective when it is issued, by kernels in front of torch's c10d operators.
 
-A kernel at the dispatch key BackendSelect sees them all (the DDP reducer's in C++, FSDP's, functional, compiled)
-and passes on with `redispatch_boxed`, which releases the GIL; `call_boxed` would keep it and deadlock gloo. Patching
-`torch.distributed.all_reduce` would miss every caller in C++. The kernels are those in C++ where a build fits this
-process (native.py), else those in Python (python_kernel.py); both leave the same marks.
+A kernel at the dispatch key BackendSelect sees all of them (the DDP reducer's in C++, FSDP's, functional, compiled) and
+passes on with `redispatch_boxed`, which releases the GIL; `call_boxed` would hold it and deadlock gloo. Patching
+`torch.distributed.all_reduce` would miss every caller in C++. The kernels are in C++ if a build fits this process
+(native.py), else in Python (python_kernel.py); both make the same marks.
 
-When a collective is done: of an asynchronous one the backend's thread reports it, by the Work's future. A synchronous
-one is done when the training thread has waited for it (`hooks/waits.py`), and so is one that has no future (gloo's
-send, recv and reduce-scatter): asking for futures is half of what a collective costs here. On a device a future only
-orders streams, and a callback on it would disturb training (docs/devices.md): the device's timeline notes an event
-behind those that run on the current stream; without a timeline the wait is recorded as not measured.
+The end of an asynchronous collective is reported by the backend's thread, through the Work's future. A synchronous one
+ends when the training thread has waited for it (`hooks/waits.py`), and so does one without a future (gloo's send, recv
+and reduce-scatter): requesting futures is half of the cost of a collective here. On a device a future only orders
+streams, and a callback on it would disturb training (docs/devices.md). There the device's timeline queues an event
+behind collectives on the current stream; without a timeline the wait is recorded as not measured.
 """
 
 import os
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from lockstep.agent.agent import Agent
 
 _COST_NS = {native.IN_CPP: 4_000, native.IN_PYTHON: 25_000}
-"""What a collective takes of the training thread besides its marks: a third of what benchmarks/collective_cost.py
-prints for cold caches, as real jobs showed it of the former agent. To measure each would cost as much."""
+"""Cost of a collective on the training thread besides its marks: a third of what benchmarks/collective_cost.py prints
+for cold caches, as real jobs showed. Measuring each would cost as much."""
 
 
 def install(agent: "Agent") -> Removal:
-    """Put the kernels in place, or nothing where this torch has no distributed package."""
+    """Install the kernels, unless this torch has no distributed package."""
     import torch  # noqa: PLC0415  (training imported it)
 
     if not torch.distributed.is_available():
@@ -47,7 +47,7 @@ def install(agent: "Agent") -> Removal:
 
 
 def install_in_python(agent: "Agent") -> Removal:
-    """Put the kernels in Python in place."""
+    """Install the kernels in Python."""
     from lockstep.agent.hooks import python_kernel  # noqa: PLC0415  (only where there are none in C++)
 
     return python_kernel.install(agent, operators())

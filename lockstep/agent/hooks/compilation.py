@@ -1,8 +1,8 @@
-"""How many graphs torch.compile has compiled: dynamo's own counters, which the mark buffer reads at each step's end.
+"""Counts the graphs that torch.compile has compiled, by dynamo's own counters, read at each step's end.
 
-Nothing is hooked: whatever dynamo traces or guards on could make it compile once more. Nothing is imported either: a
-training that compiles has loaded dynamo, any other one has compiled nothing. Counted are the graphs that dynamo hands
-to a backend: first compilations and recompilations alike. Not counted are traces that end without a graph, and
+Nothing is hooked, since anything that dynamo traces or guards on could cause a recompilation. Nothing is imported
+either: a training that compiles has loaded dynamo, any other has compiled nothing. The count is of the graphs that
+dynamo hands to a backend: first compilations and recompilations alike. It excludes traces that end without a graph, and
 backwards, which belong to their forward's graph.
 """
 
@@ -18,7 +18,7 @@ _MODULE = "torch._dynamo.utils"
 
 
 def install(agent: "Agent") -> Removal:
-    """Let the agent look for the counters until they are there."""
+    """Poll for the counters until they exist."""
     agent.find_counters = counters
 
     def remove() -> None:
@@ -29,12 +29,12 @@ def install(agent: "Agent") -> Removal:
 
 
 def counters() -> dict[str, Any] | None:
-    """Return dynamo's counters; None before its import, and while that runs."""
+    """Return dynamo's counters; None before and during its import."""
     found = getattr(sys.modules.get(_MODULE), "counters", None)
     return found if isinstance(found, dict) else None
 
 
 def compiled_graphs() -> int:
-    """Return how many graphs it counts."""
+    """Return the number of compiled graphs."""
     stats = (counters() or {}).get("stats")  # a defaultdict: indexing would write into it
     return int(stats.get("unique_graphs", 0)) if stats else 0

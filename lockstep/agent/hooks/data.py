@@ -1,6 +1,6 @@
-"""When the training thread waits for its next batch, and what the batch holds.
+"""Marks when the training thread waits for its next batch, and counts the batch's content.
 
-Hooks `_BaseDataLoaderIter.__next__`, which every iterator of a DataLoader goes through, torchdata's stateful one too.
+Hooks `_BaseDataLoaderIter.__next__`, which every iterator of a DataLoader uses, including torchdata's stateful one.
 """
 
 import os
@@ -29,7 +29,7 @@ def install(agent: "Agent") -> Removal:
 
     def __next__(self: Any) -> Any:  # noqa: N807  (takes this name's place)
         try:
-            begin()  # inside: what a signal handler of the training raises there ends the span as well
+            begin()  # inside: an exception of the training's signal handler ends the span as well
             if LOADER_WATCH.is_on and get_ident() == marks.thread:
                 look(self)
             batch = original(self)
@@ -45,7 +45,7 @@ def install(agent: "Agent") -> Removal:
 
 
 def _counter(agent: "Agent") -> Any:
-    """Return a function that counts a batch; a batch fetched without gradients is evaluation's."""
+    """Return a function that counts a batch; a batch fetched without gradients belongs to an evaluation."""
     import torch  # noqa: PLC0415  (training imported it)
 
     integers = frozenset((torch.int64, torch.int32, torch.int16, torch.uint8))

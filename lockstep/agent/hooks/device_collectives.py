@@ -1,4 +1,4 @@
-"""Collectives of tensors on a device, which both kernels note with the interpreter lock."""
+"""Collectives of tensors on a device, which both kinds of kernels mark while holding the interpreter lock."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def issue_on_device(agent: "Agent", call_site: int, payload_bytes: int) -> int | None:
-    """Note a collective and return its ordinal, None where nothing is recorded; a graph being captured holds it."""
+    """Mark a collective and return its ordinal, None if nothing is recorded; a graph under capture stores it."""
     ordinal = agent.marks.issue(call_site, payload_bytes)
     if GRAPHS.captures:
         operator, size = call_site & (SYNCHRONOUS - 1), call_site >> DETAIL_BITS
@@ -22,9 +22,9 @@ def issue_on_device(agent: "Agent", call_site: int, payload_bytes: int) -> int |
 
 
 def complete_on_device(agent: "Agent", ordinal: int, *, in_order: bool) -> None:
-    """See to it that the device's timeline notes when a collective is done, if there is one.
+    """Queue the event that shows when a collective has ended, if the device has a timeline.
 
-    `in_order`: it runs on the current stream, behind what was issued there.
+    `in_order`: it runs on the current stream, behind earlier work there.
     """
     if agent.device is None:
         agent.marks.done_unknown(ordinal)

@@ -1,4 +1,4 @@
-"""When Python's garbage collector stops the training thread. Collections on other threads are not counted."""
+"""Marks when Python's garbage collector stops the training thread. Collections on other threads are not counted."""
 
 import gc
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def install(agent: "Agent") -> Removal:
-    """Listen to the collector, with functions in which Python runs no signal handler (garbage.py)."""
+    """Register callbacks of the collector in which Python runs no signal handler (garbage.py)."""
     marks: Any = agent.marks
     callback: Callable[[str, dict[str, Any]], Any] = marks.collect
     if agent.mark_writer != C_EXTENSION:

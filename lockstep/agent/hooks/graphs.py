@@ -1,7 +1,7 @@
-"""When CUDA graphs are captured and replayed: the methods of `torch.cuda.CUDAGraph`, which all of torch goes through.
+"""Marks captures and replays of CUDA graphs, in the methods of `torch.cuda.CUDAGraph`, which all of torch uses.
 
-`torch.cuda.graph`, `make_graphed_callables` and torch.compile's graph trees call them. A capture begun by the CUDA
-library's own calls is seen on the current stream alone (device/device_streams.py), and a replay by them is not seen.
+`torch.cuda.graph`, `make_graphed_callables` and torch.compile's graph trees call them. A capture begun by direct calls
+of the CUDA library is seen on the current stream only (device/device_streams.py); a replay by such calls is not seen.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def install(agent: "Agent") -> Removal:
-    """Patch the methods, which exist where there is no device as well."""
+    """Patch the methods, which exist also without a device."""
     import torch  # noqa: PLC0415  (training imported it)
 
     graph_type = torch.cuda.CUDAGraph
@@ -39,7 +39,7 @@ def _beginning(agent: "Agent", original: Callable[..., Any]) -> Callable[..., An
 
     def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            begin(self)  # first, so that no thread of ours asks the device once the capture is under way
+            begin(self)  # first, so that no thread of ours calls the device during the capture
             return original(self, *args, **kwargs)
         except BaseException:
             end(self, agent.marks.thread)

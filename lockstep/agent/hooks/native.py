@@ -1,8 +1,7 @@
-"""Loads the C++ kernels where a build fits this process exactly.
+"""Loads the C++ kernels if a build fits this process exactly.
 
-Never builds: that is `lockstep build-hooks`, ahead of training. A build that does not fit, or that another user could
-have changed, is not loaded; the kernels in Python take its place (collectives.py), and the reason goes into the ring's
-facts.
+Never builds; `lockstep build-hooks` does, ahead of training. A build that does not fit, or that another user could have
+changed, is not loaded; the kernels in Python replace it (collectives.py), and the reason is stored in the ring's facts.
 """
 
 import hashlib
@@ -27,7 +26,7 @@ from lockstep.contracts.native_hooks import (
 )
 
 IN_CPP, IN_PYTHON = "C++", "Python"
-"""What the kernels of a process are written in."""
+"""The language of a process's kernels."""
 _OTHERS_WRITE = 0o022
 _MODULE_NAME = "_collectives"
 _loaded: dict[Path, Any] = {}
@@ -59,7 +58,7 @@ def load(environ: Mapping[str, str]) -> Any:
 
 
 def target_of_process() -> NativeTarget:
-    """Return what a build for this process is for.
+    """Return the properties that a build for this process must have.
 
     Raises
     ------

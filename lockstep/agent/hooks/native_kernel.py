@@ -1,7 +1,7 @@
-"""The C++ kernels in front of torch's collectives, and the Python that answers them (_collectives.cpp).
+"""The C++ kernels in front of torch's collectives, and the Python functions that they call (_collectives.cpp).
 
-They ask at the first collective of an attempt, of a group, of a pair of ranks, and at each of tensors on a device.
-Everything else happens in C++ without the interpreter lock.
+They call Python at the first collective of an attempt, of a group and of a pair of ranks, and at each collective of
+tensors on a device. Everything else happens in C++ without the interpreter lock.
 """
 
 import atexit
@@ -64,7 +64,7 @@ def _ask_again(answers: "ref[_Answers]") -> None:
 
 
 class _Answers:
-    """What the kernels ask, each behind the failure boundary: None is the answer after a failure."""
+    """The functions that the kernels call, each behind the failure boundary, which returns None after a failure."""
 
     def __init__(self, agent: "Agent", module: Any) -> None:
         self.module = module

@@ -1,7 +1,6 @@
-"""When an optimizer steps: torch's own global hooks, which every torch.optim.Optimizer calls, made before or after.
+"""Marks optimizer steps, by torch's own global hooks, which every torch.optim.Optimizer calls.
 
-A gradient scaler that met an overflow skips its optimizer, so `GradScaler.step` is watched as well: the iteration ends
-there all the same.
+A gradient scaler skips its optimizer on overflow, so `GradScaler.step` is hooked as well: the iteration ends there too.
 """
 
 import functools
@@ -53,9 +52,9 @@ def _scaled(agent: "Agent", original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _closure_watcher(agent: "Agent") -> Callable[..., Any]:
-    """Return a function that answers an optimizer's arguments with the closure among them watched, or None.
+    """Return a function that replaces the closure among an optimizer's arguments by a marked one, or returns None.
 
-    Torch gives a pre-hook (optimizer, *arguments) and takes such a pair back.
+    torch passes (optimizer, *arguments) to a pre-hook and accepts such a pair as the result.
     """
     begin, end = agent.mark("closure_begin"), agent.mark("closure_end")
 

@@ -1,4 +1,4 @@
-"""What every hook is made of: an attribute replaced by a wrapper, and the removal that puts it back."""
+"""Common to all hooks: replaces an attribute by a wrapper, and restores it."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ Hook = Callable[["Agent"], Removal]
 
 
 def patch(owner: Any, name: str, wrapper: Callable[..., Any]) -> Removal:
-    """Set an attribute that exists and return what puts the former value back."""
+    """Set an existing attribute and return a function that restores the former value."""
     original = getattr(owner, name)
     wrapper.__name__ = getattr(original, "__name__", name)
     wrapper.__qualname__ = getattr(original, "__qualname__", name)

@@ -1,6 +1,6 @@
-"""When somebody else prepares, starts or stops torch's profiler: ours must be out of its way (capture/session.py).
+"""Yields to other users of torch's profiler, so that our capture ends before another begins (capture/session.py).
 
-torch.profiler, torch.autograd.profiler and its emit_nvtx and emit_itt all go through three functions of one module.
+torch.profiler, torch.autograd.profiler and its emit_nvtx and emit_itt all use three functions of one module.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,10 @@ _END = "_disable_profiler"
 
 
 def install(agent: "Agent") -> Removal:
-    """Let every profiler that is not ours pass through the session's turn-taking; a name torch lacks is passed over.
+    """Make every profiler that is not ours acquire the session; names that this torch lacks are skipped.
 
-    The user's call may be held up to PATIENCE_S where it is made on a thread that does not train, and is then refused
-    with a RuntimeError: going on would end the process.
+    On a thread that does not train, the user's call may be delayed by up to PATIENCE_S, and is then refused with a
+    RuntimeError: continuing would crash the process.
     """
     from torch.autograd import profiler  # noqa: PLC0415  (training imported it)
 

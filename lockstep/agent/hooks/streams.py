@@ -1,8 +1,8 @@
-"""Where the training's stream is made to wait for another one that communicates: `torch.cuda.Stream.wait_event`.
+"""Marks where the training's stream waits for another one that communicates: `torch.cuda.Stream.wait_event`.
 
-FSDP2 calls its collectives on streams of its own and makes the training's stream wait for an event there; no Work is
-waited for. `Stream.wait_stream` goes through the same method. Calls that no collective of the step can be behind cost
-a few comparisons.
+FSDP2 calls its collectives on streams of its own and makes the training's stream wait for an event there, without
+waiting for a Work. `Stream.wait_stream` uses the same method. Calls unrelated to the step's collectives cost a few
+comparisons.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def install(agent: "Agent") -> Removal:
-    """Patch the method; without a device it passes everything on."""
+    """Patch the method; without a device it passes all calls on."""
     import torch  # noqa: PLC0415  (training imported it)
 
     return patch(torch.cuda.Stream, "wait_event", _wrapped(agent, torch.cuda.Stream.wait_event))

@@ -1,7 +1,7 @@
-"""What a model computes: each optimizer's parameters at its first step, the number format at the first backward.
+"""Determines a model's work: each optimizer's parameters at its first step, the number format at the first backward.
 
-After the first backward whose graph has a matrix product nothing is left in place. Goes behind
-hooks/backward.py: it borrows the engine that this one puts in place, and gives it back.
+After the first backward whose graph has a matrix product nothing remains installed. Must be installed after
+hooks/backward.py: it borrows the engine that this hook installs, and gives it back.
 """
 
 import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lockstep.agent.agent import Agent
 
 LOOKS_MAX = 16
-"""Backwards whose graph is looked at: a warm-up's may hold no product."""
+"""Backwards whose graph is inspected: a warm-up's may contain no matrix product."""
 
 
 def install(agent: "Agent") -> Removal:
@@ -53,7 +53,7 @@ def install(agent: "Agent") -> Removal:
 
 
 def _borrow_engine(agent: "Agent", flops: ModelFlopsReporter) -> Removal:
-    """Look at the graphs of the first backwards, then leave the engine as it was."""
+    """Inspect the graphs of the first backwards, then restore the engine."""
     from torch.autograd.variable import Variable  # noqa: PLC0415  (training imported torch)
 
     engine: Any = Variable._execution_engine  # noqa: SLF001  (the engine has no public name)

@@ -1,9 +1,9 @@
-"""Where the training thread itself waits for communication: calls that return when it is done.
+"""Marks where the training thread itself waits for communication, in calls that return when it has ended.
 
-`Work.wait` is what synchronous collectives and users of asynchronous ones call; `_broadcast_coalesced` is how DDP sends
-parameters and buffers in its forward; the operator `wait_tensor` is how functional collectives wait. What was waited
-for follows from when collectives were done (lockstep/accounting): Work objects have no identity that outlives the call,
-and keeping them would keep their tensors.
+`Work.wait` is called by synchronous collectives and users of asynchronous ones; `_broadcast_coalesced` is how DDP sends
+parameters and buffers in its forward; the operator `wait_tensor` is how functional collectives wait. Which collective a
+wait belongs to follows from the times at which collectives ended (lockstep/accounting): Work objects have no identity
+that outlives the call, and keeping them would keep their tensors alive.
 """
 
 from collections.abc import Callable

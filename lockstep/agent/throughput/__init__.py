@@ -1,4 +1,4 @@
-"""What a step holds and what it could be done in: samples, tokens, model FLOPs, and the rank's device.
+"""The content of a step and the rank's peak rate: samples, tokens, model FLOPs, and the rank's device.
 
     options.py      what the job reports of itself in LOCKSTEP_* variables
     batch.py        samples and tokens of a batch

@@ -1,6 +1,6 @@
-"""What this rank runs on, stored once, after its first step: the device, its peak, the model's size and format.
+"""Facts about this rank, stored once after its first step: the device, its peak, the model's size and format.
 
-No UUID was ever read from a device here: what torch reports was read in torch 2.13's sources (csrc/cuda/Module.cpp).
+Device UUIDs are untested on devices: what torch reports follows from torch 2.13's sources (csrc/cuda/Module.cpp).
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What a training may configure of its agent: LOCKSTEP_* environment variables, read once, wrong ones named.
+"""Settings of the agent in LOCKSTEP_* environment variables, read once; invalid ones are reported by name.
 
 LOCKSTEP_TOKENS, LOCKSTEP_SAMPLES   auto, off, a whole number per step, or where in the batch: `1.input_ids`
 LOCKSTEP_MODEL_FLOPS                auto (6 x parameters x tokens), measure, off, or FLOPs per token

@@ -1,6 +1,6 @@
-"""How many parameters work on a token of this rank: the N of 6 N D, from what its optimizers hold.
+"""Counts the parameters that work on a token of this rank, the N of 6 N D, in its optimizers.
 
-May live here: what sharding libraries do to parameters. Not here: hooks, state.
+May live here: how sharding libraries change parameters. Not here: hooks, state.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""In which number format a model multiplies its matrices: from the autograd graph of its loss, once.
+"""Determines the number format of a model's matrix products, from the autograd graph of its loss, once.
 
 Parameters do not show it (autocast, FSDP's and Megatron-LM's mixed precision keep them in fp32), and peaks differ by a
 factor of 16 between formats. The graph's nodes carry the type of what each operator made in the forward pass.
