@@ -219,27 +219,27 @@ def _frozen(value: Any) -> Any:
 
 def _check_names(found: Table, where: str) -> None:
     """Check that all names in one part refer to existing entries of another."""
-    _hold("bottlenecks", found.bottlenecks, BOTTLENECKS, where)
+    _check_known("bottlenecks", found.bottlenecks, BOTTLENECKS, where)
     for key, cause in found.causes.items():
-        _hold(f"causes.{key}.bottleneck", [cause.bottleneck], BOTTLENECKS, where)
+        _check_known(f"causes.{key}.bottleneck", [cause.bottleneck], BOTTLENECKS, where)
     for at, row in enumerate(found.remedies):
         what = f"remedies[{at}]"
-        _hold(f"{what}.causes", row.causes, found.causes, where)
-        _hold(f"{what}.incidents", row.incidents, INCIDENT_CAUSES, where)
-        _hold(f"{what}.removes", [row.removes], _REMOVES, where)
-        _hold(f"{what}.how", row.how, FRAMEWORKS, where)
-        _hold(f"{what}.suggestion", _places(row.suggestion, what, where), _PLACES, where)
+        _check_known(f"{what}.causes", row.causes, found.causes, where)
+        _check_known(f"{what}.incidents", row.incidents, INCIDENT_CAUSES, where)
+        _check_known(f"{what}.removes", [row.removes], _REMOVES, where)
+        _check_known(f"{what}.how", row.how, FRAMEWORKS, where)
+        _check_known(f"{what}.suggestion", _places(row.suggestion, what, where), _PLACES, where)
         if not row.causes and not row.incidents:
             raise MalformedError(what, where=where, got=row.suggestion, expected="at least one cause or incident")
     remedied = {cause for row in found.remedies for cause in row.causes}
-    _hold("causes", found.causes, remedied, where, expected="a remedy for each")
+    _check_known("causes", found.causes, remedied, where, expected="a remedy for each")
     keys = {(cause, row.key) for row in found.remedies for cause in row.causes}
     for each in found.measured:
         named = [(cause, key) for cause, used in each.by.items() for key in used]
-        _hold(f"measured.{each.operator}", named, keys, where)
+        _check_known(f"measured.{each.operator}", named, keys, where)
 
 
-def _hold(what: str, names: Any, known: Any, where: str, *, expected: object = None) -> None:
+def _check_known(what: str, names: Any, known: Any, where: str, *, expected: object = None) -> None:
     if strange := [name for name in names if name not in known]:
         raise MalformedError(what, where=where, got=strange, expected=expected or f"of {sorted(known)}")
 

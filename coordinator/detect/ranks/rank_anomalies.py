@@ -49,7 +49,7 @@ _YOUNG_STEPS = 5  # of an alarm; until then each step may change the cause
 _FILL_SHARE = (
     1 / 16
 )  # of an excess in a stage that does not set the pace: a pipeline fills with one micro-batch of many
-_TELLING_SHARE = 0.1  # of the component that grew most; smaller ones are not listed
+_LISTED_SHARE = 0.1  # of the component that grew most; smaller ones are not listed
 
 
 class RankAnomalies:
@@ -275,21 +275,21 @@ def _evidence_of(rank: int, explanation: Explanation) -> list[str]:
     if WAIT in own:
         lines.append(f"it waits {_ms(own[WAIT])} a step for others, its peers {_ms(peers[WAIT])}")
     grown = {name: own[name] - peers[name] for name in own}
-    if explanation.component in SLEEPS and grown.get(OFF_CPU, 0.0) > _TELLING_SHARE * max(grown[SELF], 0.0):
+    if explanation.component in SLEEPS and grown.get(OFF_CPU, 0.0) > _LISTED_SHARE * max(grown[SELF], 0.0):
         lines.append(_off_cpu_text(own, peers))
-    lines += _telling(COMPONENTS, grown, explanation)
+    lines += _part_lines(COMPONENTS, grown, explanation)
     if explanation.component == COMPUTE:
-        lines += _telling(COMPUTE_PHASES, grown, explanation)
+        lines += _part_lines(COMPUTE_PHASES, grown, explanation)
     return lines
 
 
-def _telling(names: "Sequence[str]", grown: "Mapping[str, float]", explanation: Explanation) -> list[str]:
+def _part_lines(names: "Sequence[str]", grown: "Mapping[str, float]", explanation: Explanation) -> list[str]:
     """Return a line for each part that is a large share of the growth, the largest first."""
     known = sorted((name for name in names if name in grown), key=lambda name: -grown[name])
-    telling = [name for name in known if grown[name] > _TELLING_SHARE * grown[known[0]]]
+    listed = [name for name in known if grown[name] > _LISTED_SHARE * grown[known[0]]]
     own, peers = explanation.own, explanation.peers
     where = {COMPUTE: f", the excess in {explanation.phase}"} if explanation.phase else {}
-    return [f"{name}: {_ms(own[name])} a step, peers {_ms(peers[name])}{where.get(name, '')}" for name in telling]
+    return [f"{name}: {_ms(own[name])} a step, peers {_ms(peers[name])}{where.get(name, '')}" for name in listed]
 
 
 def _off_cpu_text(own: "Mapping[str, float]", peers: "Mapping[str, float]") -> str:

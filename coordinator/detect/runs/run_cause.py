@@ -23,7 +23,7 @@ HIGH, MEDIUM, LOW = "high", "medium", "low"
 _HIGH_SHARE, _MEDIUM_SHARE = 0.6, 0.4  # of the step's growth; a pipeline's bubble grows with its stages, up to as much
 _HIGH_SECOND, _MEDIUM_SECOND = 0.5, 0.8  # of the largest growth, up to which the second largest may come
 _TITLES = {OFF_CPU: "off the CPU"}
-_TELLING_SHARE = 0.05  # of the step's growth; smaller parts are not listed
+_LISTED_SHARE = 0.05  # of the step's growth; smaller parts are not listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,10 +132,10 @@ def _confidence(share: float, second: float) -> str:
 def _lines(
     parts: "Mapping[str, float]", before: "Mapping[str, float]", now: "Mapping[str, float]", total: float
 ) -> list[str]:
-    telling = {name: seconds for name, seconds in parts.items() if total > 0 and seconds > _TELLING_SHARE * total}
+    listed = {name: seconds for name, seconds in parts.items() if total > 0 and seconds > _LISTED_SHARE * total}
     return [
         f"{_TITLES.get(name, name)}: {before[name] * 1e3:.1f} ms a step before, {now[name] * 1e3:.1f} ms now, "
         f"{min(seconds / total, 1.0):.0%} of what the step grew by"
-        for name, seconds in sorted(telling.items(), key=lambda item: -item[1])
+        for name, seconds in sorted(listed.items(), key=lambda item: -item[1])
         if name in now and name in before
     ]

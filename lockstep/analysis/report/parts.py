@@ -8,7 +8,7 @@ from lockstep.html.markup import cut
 
 CLASSES = ("compute", "communication", "host", "overlap", "free")
 """What a window sums to (`lockstep.trace.step_breakdown`)."""
-UNTOLD = "other"
+UNCLASSIFIED = "other"
 """The colour and name of what no class of the summary covers."""
 _HOST_MAX = 64  # HOST_NAME_MAX of Linux
 _KINDS = {name: name for name in (*CLASSES, "memory", "gap", "idle")} | {"collective": "communication"}
@@ -18,8 +18,8 @@ FunctionKey = tuple[str, tuple[str, ...], str]
 
 
 def kind_of(name: str) -> str:
-    """Return the colour of a class, `UNTOLD` for a class that no one knows."""
-    return _KINDS.get(name, UNTOLD)
+    """Return the colour of a class, `UNCLASSIFIED` for an unknown class."""
+    return _KINDS.get(name, UNCLASSIFIED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Account:
         """Return the parts of a bar as long as the window; what no class covers comes last."""
         known = [(name, ns or 0) for name, ns in self.parts]
         rest = self.window_ns - sum(ns for _, ns in known)
-        return [*known, (UNTOLD, rest)] if rest > 0 else known
+        return [*known, (UNCLASSIFIED, rest)] if rest > 0 else known
 
     @property
     def ratios(self) -> tuple[float, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lockstep.analysis.report.parts import CLASSES, UNTOLD, Account, Rank
+from lockstep.analysis.report.parts import CLASSES, UNCLASSIFIED, Account, Rank
 from lockstep.analysis.report.view import ReportView
 from lockstep.html.bars import Stack, stacked
 from lockstep.html.markup import Cell, Html, cell, folded, left_out, muted, section, table, tag
@@ -61,9 +61,9 @@ def _legend(mean: Account, ranks: int) -> Html:
     meanings = dict.fromkeys(CLASSES, " alone") | {"overlap": " of two or three", "free": ": none of them"}
     entries = []
     for name, value in mean.stack:
-        if name == UNTOLD and value * 1000 < mean.window_ns:
+        if name == UNCLASSIFIED and value * 1000 < mean.window_ns:
             continue
-        stored = "not in any class" if name == UNTOLD else name + meanings[name]
+        stored = "not in any class" if name == UNCLASSIFIED else name + meanings[name]
         figure = f", {of}{format_ns(value)} ({format_share(value / mean.window_ns)})"
         entries.append((sample(name), stored + figure))
     return legend(entries)
