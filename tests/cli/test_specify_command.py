@@ -293,7 +293,8 @@ def test_output_weights_of_megatron(specify):
 def test_fp8_recipes_of_megatron(specify, recipe, current):
     """Scaling is by the steps before unless the recipe is tensorwise."""
     job = specify({"megatron": f"{MEGATRON} --fp8-format hybrid {recipe}"}, "--ranks", "128")
-    assert (job.model.precision.product, job.model.precision.current_scaling) == (1, current)
+    precision = job.model.precision
+    assert (precision.product, precision.stored_product, precision.current_scaling) == (1, 1, current)
 
 
 @pytest.mark.parametrize(

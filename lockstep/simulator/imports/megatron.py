@@ -204,7 +204,7 @@ def _precision(given: Mapping[str, str]) -> Any:
     if is_half or "--grad-reduce-in-bf16" in given:
         found |= {"gradient": 2, "sent_gradient": 2}
     if is_fp8:
-        found |= {"product": 1, "current_scaling": given.get("--fp8-recipe") == "tensorwise"}
+        found |= {"product": 1, "stored_product": 1, "current_scaling": given.get("--fp8-recipe") == "tensorwise"}
     return found or "mixed"
 
 

@@ -15,6 +15,7 @@ from lockstep.simulator.hardware.products import Shape
 from lockstep.simulator.lowering.context import ContextParallelism
 from lockstep.simulator.lowering.costs import OperatorCost, operator_seconds
 from lockstep.simulator.models.model import BATCH, Extent, MatrixProduct, Operator, OperatorInput, Precision
+from lockstep.simulator.models.primitives import KEPT_WHOLE
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.placement import PARTIAL, Placement, Transfer, shards, transfers
 from lockstep.simulator.strategy.tree import FULL, PER_OPERATOR, SELECTIVE, ResolvedStrategy
@@ -120,7 +121,7 @@ def place_operator(
     output = {axis: op.writes.index(dim) if dim in op.writes else PARTIAL for axis, dim in split.items()}
     leaving = PlacedTensor(total_bytes=op.output_elements * samples * precision.activation, placement=output)
     gradients_bytes = arriving.total_bytes / stored_parts + leaving.total_bytes / shards(output, mesh)
-    input_bytes = op.stored_input_bytes * samples / stored_parts
+    input_bytes = op.stored_input_bytes * samples * _stored_ratio(op, precision) / stored_parts
     own_bytes = op.stored_own_bytes * samples / all_parts
     return PlacedOperator(
         before=tuple(before),
@@ -144,6 +145,17 @@ def place_operator(
         recomputed=stated.recomputation == FULL,
         output=leaving,
     )
+
+
+def _stored_ratio(op: Operator, precision: Precision) -> float:
+    """Return what a linear layer keeps of its input, over what it would keep in the activations' format.
+
+    Transformer Engine keeps an FP8 product's input as cast (`saved_inputmat_t`). What attention has returned is kept by
+    attention itself as well.
+    """
+    if precision.stored_product is None or precision.product != _FP8_BYTES or not op.narrow:
+        return 1.0
+    return precision.stored_product / precision.activation + (op.kept_input_share == KEPT_WHOLE)
 
 
 def _kept(op: Operator, recomputation: str) -> tuple[float, float, float]:

@@ -109,7 +109,8 @@ class Precision:
 
     `product` is that of the factors of linear layers' products, None for as the activations; 1 is FP8. The head, the
     router and attention stay at the activations' format, as Transformer Engine and torchao leave them. FP8 factors are
-    scaled by the largest elements of steps before, or with `current_scaling` by their own.
+    scaled by the largest elements of steps before, or with `current_scaling` by their own. `stored_product` is that in
+    which linear layers with FP8 factors keep their inputs for backward, None for as the activations.
     """
 
     activation: float = 2
@@ -118,6 +119,7 @@ class Precision:
     sent_gradient: float = 4
     optimizer: float = 12
     product: float | None = None
+    stored_product: float | None = None
     current_scaling: bool = False
 
 

@@ -40,6 +40,14 @@ _BYTES = {
 _BYTES["product"] = optional(
     number("factors of linear layers' products, except the head's; like the activations if null; 1 is FP8", 1.0, 8.0)
 )
+_BYTES["stored_product"] = optional(
+    number(
+        "inputs that linear layers with FP8 factors keep for backward; like the activations if null (torchao), 1 with "
+        "Transformer Engine",
+        1.0,
+        8.0,
+    )
+)
 _BYTES["current_scaling"] = flag(
     "FP8 factors are scaled by their own largest element, which reads each factor once more (Transformer Engine's "
     "Float8CurrentScaling, torchao's tensorwise scaling), instead of by those of earlier steps",
