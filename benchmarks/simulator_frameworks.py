@@ -118,7 +118,7 @@ scripts/performance/configs; `grad_sync_dtype: bf16` in NeMo 24.07), all overlap
 keys and values round a ring (Transformer Engine's `p2p`)."""
 _NEMO_BF16 = replace(_NEMO, precision=replace(_NEMO.precision, optimizer=10))
 """NeMo's launcher with bf16 weights: its optimizer keeps what a full weight has beyond them, 2 bytes instead of 4
-(`store_param_remainders`, NeMo's megatron_base_model.py)."""
+(`store_param_remainders` of MegatronBaseModel)."""
 _BRIDGE = replace(
     _NEMO,
     precision=replace(_NEMO.precision, current_scaling=True),  # FP8_CS, scripts/performance/configs
