@@ -65,7 +65,7 @@ def steady_captures(
         return None
     own_TN = _with_outside(suspect, steps)
     peers_RTN = np.stack([_as_nodes_of(suspect, each, steps) for each in peers])
-    excess_N = _steady_excess(own_TN, peers_RTN, suspect.tree)
+    excess_N = _with_callees(_steady_excess(own_TN, peers_RTN, suspect.tree), suspect.tree)
     if not excess_N.any():
         return None
     usual_N = np.median(peers_RTN, axis=(0, 1))
@@ -144,6 +144,16 @@ def _steady_excess(own_TN: Times, peers_RTN: Times, tree: Sequence[CallNode]) ->
     is_steady_N = (steady_N > 0) & (steady_N >= PEER_SPREADS.value * spread_N)
     is_steady_N &= steady_N - of_slowness_N >= OF_ITS_OWN.value * steady_N
     return np.where(is_steady_N, steady_N, 0.0)
+
+
+def _with_callees(excess_N: Times, tree: Sequence[CallNode]) -> Times:
+    """Return the excess with each caller's at least the sum of its callees', since its total contains them."""
+    found, callees_N = excess_N.copy(), np.zeros_like(excess_N)
+    for index in reversed(range(len(tree))):  # callers come first
+        found[index] = max(found[index], callees_N[index])
+        if tree[index].parent != ROOT:
+            callees_N[tree[index].parent] += found[index]
+    return found
 
 
 def _scatter_of_medians(peers_RTN: Times) -> Times:

@@ -12,13 +12,13 @@ MS = 1_000_000
 STEP_MS = 100
 
 
-def calls(rank, totals_ms, *, names=("forward", "backward"), waits_ms=None):
-    """Return the calls of a rank: `totals_ms` has one row a step, one column a root; and a wait below the first root."""
+def calls(rank, totals_ms, *, names=("forward", "backward"), callee_ms=None, callee="wait for collectives"):
+    """Return the calls of a rank: `totals_ms` has one row a step, one column a root; and a callee of the first root."""
     rows = np.array(totals_ms, np.int64) * MS
     roots = [(name, 1) for name in names]
-    if waits_ms is not None:
-        roots[0] = (names[0], 1, ("wait for collectives", 1))
-        rows = np.insert(rows, 1, np.array(waits_ms, np.int64) * MS, axis=1)
+    if callee_ms is not None:
+        roots[0] = (names[0], 1, (callee, 1))
+        rows = np.insert(rows, 1, np.array(callee_ms, np.int64) * MS, axis=1)
     made = summary(rank, *roots)
     nodes = [
         replace(node, total_ns=int(each.sum()), self_ns=0, by_step_ns=each.tolist())
@@ -93,9 +93,24 @@ def test_a_rank_that_is_slower_in_everything_has_no_function_of_its_own():
 
 def test_waiting_within_a_function_is_none_of_it():
     """The peers wait for rank 2 in their forwards, which are as long as its own, 30 ms of which is work."""
-    suspect = calls(2, [[40, 20]] * 4, waits_ms=[0] * 4)
-    peers = [calls(rank, [[40, 20]] * 4, waits_ms=[30] * 4) for rank in (0, 1, 3)]
+    suspect = calls(2, [[40, 20]] * 4, callee_ms=[0] * 4)
+    peers = [calls(rank, [[40, 20]] * 4, callee_ms=[30] * 4) for rank in (0, 1, 3)]
     assert steady_ms(suspect, peers) == {"forward": 30}
+
+
+def test_a_caller_takes_longer_by_at_least_what_its_callees_do():
+    """Forward as a whole differs by pauses of the host; in it, attention takes 6 ms more in every step."""
+    peers = [
+        calls(
+            rank,
+            [[40 + first, 20], [40, 20], [60 - first, 20], [40, 20]],
+            callee_ms=[10, 10, 10, 10],
+            callee="attention",
+        )
+        for rank, first in ((0, 0), (1, 20), (3, 10))
+    ]
+    suspect = calls(2, [[46, 20], [36, 20], [47, 20], [38, 20]], callee_ms=[16, 16, 17, 16], callee="attention")
+    assert steady_ms(suspect, peers) == {"attention": pytest.approx(6, abs=1), "forward": pytest.approx(6, abs=1)}
 
 
 def test_time_in_no_call_counts_as_well():
