@@ -2,7 +2,7 @@
 """How far do sums of healthy series reach? Learnt from those that came back to zero, and what a sum must exceed then.
 
 Pure. A CUSUM's limit follows from its average run length if noise is white and Gaussian. Threads that share cores are
-descheduled in the same part of several steps in a row: their sums reach the limit for white noise every thousand
+descheduled in the same part of several steps in a row: their sums reach the limit for white noise every few thousand
 steps. Peaks over a threshold are exponential whatever the noise (Pickands 1975), so their rate and their mean excess
 give how often a sum passes any limit, and the limit for the steps between false alarms.
 
@@ -34,7 +34,7 @@ class SumTail:
         self.figures_3P: Figures = np.zeros((3, noise_groups))
 
     def learn(self, group_E: "NDArray[np.intp]", peak_E: "NDArray[np.floating]", threshold_P: "Figures") -> None:
-        """Take the sums that came back to zero in this step: their noise groups and their peaks, sigmas."""
+        """Add the sums that came back to zero in this step: their noise groups and their peaks, sigmas."""
         self.figures_3P *= 1 - 1 / _MEMORY_STEPS
         steps_P, count_P, excess_P = self.figures_3P
         steps_P += 1
