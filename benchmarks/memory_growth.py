@@ -60,7 +60,7 @@ def _first_finding(size: Callable[..., float], steps: int) -> tuple[int, tuple[i
     test, policy = MemoryGrowthTest(), MemoryPolicy()
     for _ in range(steps // _REPORT_STEPS):
         ranks.advance(_REPORT_STEPS)
-        test.take(ranks.reports())
+        test.add(ranks.reports())
         findings = test.find({}, _STEP_S, policy) if test.is_due else ()
         if findings:
             return ranks.step, findings[0].ranks

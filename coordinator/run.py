@@ -100,7 +100,7 @@ class Run:
     def feed(self, event: ev.Event) -> Orders:
         """Pass an event to the run's machine; return its instructions, and the explanations of incidents among them."""
         if isinstance(event, ev.PolicyChangedEvent):
-            self.adopt(event.policy)
+            self.set_policy(event.policy)
         instructions = self.machine.handle(event)
         if not instructions:
             return [(self.name, instructions)]
@@ -128,7 +128,7 @@ class Run:
         if self.memory_generation != self.timeline.generation:
             self.memory_generation = self.timeline.generation
             self.memory_growth.forget()
-        self.memory_growth.take(report for report in reports if self.membership.nodes.get(report.rank) == node)
+        self.memory_growth.add(report for report in reports if self.membership.nodes.get(report.rank) == node)
 
     def look_for_growth(self, now_s: float) -> "ev.MemoryGrowthEvent | None":
         """Return the ranks whose memory grows; None if no report arrived that could change the result."""
@@ -142,12 +142,12 @@ class Run:
             anomalies = self.memory_growth.find(self.membership.nodes, step_s, policy.memory)
         return ev.MemoryGrowthEvent(unix_s=now_s, cause_id="memory", anomalies=anomalies, step=step_result.step)
 
-    def adopt(self, policy: "Policy") -> None:
+    def set_policy(self, policy: "Policy") -> None:
         """Apply another policy to timeline and detector; the state machine gets it by its own event."""
         self.policy = policy
         self.timeline.policy = policy.timeline
         if self.detector is not None:
-            self.detector.adopt(policy)
+            self.detector.set_policy(policy)
 
     def is_new(self, row: "StepRow") -> bool:
         """Whether no earlier coordinator has evaluated a step; some or all of its records may be delivered again."""

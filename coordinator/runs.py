@@ -212,7 +212,7 @@ class Runs:
         """Apply another configuration: degrees and order for runs that begin from now on, and the limit of runs."""
         self._table.config = config
 
-    def adopt(self, policy_of: "Callable[[str], Policy]", now_s: float) -> Orders:
+    def set_policies(self, policy_of: "Callable[[str], Policy]", now_s: float) -> Orders:
         """Apply the policy that `policy_of` returns for each run, including runs that are under way."""
         self._table.policy_of = policy_of
         orders: Orders = []

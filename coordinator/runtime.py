@@ -138,7 +138,7 @@ class Coordinator:
         """Restore runs, specifications and streams from the store."""
         self._recorder = await asyncio.to_thread(self._make_recorder, memories)
         self._runs = Runs(self.config, self._control.policy(), memories, time.perf_counter, self._recorder)
-        self._runs.adopt(self._control.policy, time.time())
+        self._runs.set_policies(self._control.policy, time.time())
         self._specs = Specs(self._control.specs, await asyncio.to_thread(store.load_specifications))
         self._runs.expect(self._specs.of, await asyncio.to_thread(store.load_windows))
         name, incarnation = self.config.coordinator_name, time.time_ns()
@@ -330,7 +330,7 @@ class Coordinator:
         self._runs.configure(self._control.config)
         self._specs.configure(self._control.specs)
         self._runs.expect(self._specs.of)
-        self._effects.perform(self._runs.adopt(self._control.policy, time.time()))
+        self._effects.perform(self._runs.set_policies(self._control.policy, time.time()))
 
     def _snapshot(self) -> Snapshot:
         runs = self._runs

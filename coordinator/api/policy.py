@@ -75,7 +75,7 @@ async def _put(request: web.Request, run: str, values: dict[str, Any]) -> web.Re
                 web.HTTPServiceUnavailable.status_code, f"policy: could not be stored, nothing was changed: {error}"
             ) from None
         changes = control.commit(plan, who=asker(request))
-        services.perform(services.runs.adopt(control.policy, services.now_s()))
+        services.perform(services.runs.set_policies(control.policy, services.now_s()))
     return web.json_response({"changed": _listed(changes)})
 
 

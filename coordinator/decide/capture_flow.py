@@ -47,7 +47,7 @@ class CaptureFlow:
         self._tracker = tracker
         self._out = out
 
-    def adopt(self, policy: "Policy") -> None:
+    def set_policy(self, policy: "Policy") -> None:
         """Apply another policy from now on."""
         self.policy = policy
         self.captures.budget.policy = policy.profile

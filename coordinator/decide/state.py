@@ -206,7 +206,7 @@ class RunMachine:
         self._policy = event.policy
         self.tracker.policy = self.stall.policy = event.policy.run
         self.growth.policy = event.policy.memory
-        self.flow.adopt(event.policy)
+        self.flow.set_policy(event.policy)
         if not (event.policy.detectors.hang and is_watched(self.run, event.policy.scope.runs)):
             self._close_hang(event.unix_s)  # no detector would close it later
 

@@ -183,12 +183,12 @@ class Detector:
             is_held_back=any(each.acts and each.kind in (SLOW_RANK, SLOW_LINK) for each in self._anomalies),
         )
 
-    def adopt(self, policy: "Policy") -> None:
+    def set_policy(self, policy: "Policy") -> None:
         """Apply other thresholds from the next step on; the learnt state is kept."""
         self._policy = policy
-        self._slow_rank.adopt(policy.excess, policy.rank, policy.work)
+        self._slow_rank.set_policy(policy.excess, policy.rank, policy.work)
         self._intermittent.test.policy = policy.excess
-        self._links.adopt(policy.link, policy.excess)
+        self._links.set_policy(policy.link, policy.excess)
         self._fluctuation.policy, self._unsynchronised_gc.policy = policy.fluctuation, policy.gc
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":

@@ -51,7 +51,7 @@ class MemoryGrowthTest:
         self._growing: dict[_Window, set[int]] = {window: set() for window in _WINDOWS}
         self._had_anomalies = False
 
-    def take(self, reports: Iterable[RankMemory]) -> None:
+    def add(self, reports: Iterable[RankMemory]) -> None:
         """Store a node's reports on its ranks."""
         for report in reports:
             self._reports[report.rank] = report

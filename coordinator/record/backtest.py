@@ -165,7 +165,7 @@ def backtest(
         _take(runs.take(_batch(log, cut), now_s), replayed, waiting, runs)
         _diagnose_settled(runs, log.run, waiting, replayed, now_s)
     ended = replace(policy, detectors=replace(policy.detectors, hang=False))  # the end of a log is not a hang
-    _take(runs.adopt(lambda _: ended, now_s), replayed, waiting, runs)
+    _take(runs.set_policies(lambda _: ended, now_s), replayed, waiting, runs)
     _take(runs.tick(now_s + policy.timeline.grace_seconds), replayed, waiting, runs)
     replayed.note_open(runs)
     replayed.rejected, replayed.evaluated_steps = runs.rejected, runs.detection.steps

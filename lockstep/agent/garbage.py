@@ -31,7 +31,7 @@ _COUNTS_KNOWN = sys.version_info < (3, 14)
 
 
 class CollectionLog:
-    """Collections of every thread since the last `take`. `callback` is for `gc.callbacks`."""
+    """Collections of every thread since the last `drain`. `callback` is for `gc.callbacks`."""
 
     def __init__(self) -> None:
         self.events: deque[Event] = deque(maxlen=EVENTS_MAX)
@@ -46,7 +46,7 @@ class CollectionLog:
         moments = zip(iter(monotonic_ns, None), iter(get_ident, None), repeat(begins), counted, strict=False)
         return partial(next, map(self.events.append, moments))
 
-    def take(self, thread: int) -> list[Collection]:
+    def drain(self, thread: int) -> list[Collection]:
         """Return the collections of `thread`, in order, and forget all that have ended.
 
         Where their generation is not known, as many of the last ones as were full are taken as those.

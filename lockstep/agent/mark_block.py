@@ -341,7 +341,7 @@ class MarkBlockWriter:
             self._put(now, _COMPILED, 0, 0, self._graphs_noted)
 
     def _note_collections(self, log: CollectionLog) -> None:
-        for begin_ns, end_ns, generation in log.take(self.thread):
+        for begin_ns, end_ns, generation in log.drain(self.thread):
             self._put(begin_ns, _GC_BEGIN, generation or 0, 0, 0)
             self._put(end_ns, _GC_END, generation or 0, 0, 0)
 

@@ -48,7 +48,7 @@ class MarkBuffer(CallMarks):
         now, cpu_ns = self._clock(), self._cpu_clock()
         self.thread = get_ident()
         if self.garbage is not None:
-            self.garbage.take(self.thread)  # collections before this belong to no step
+            self.garbage.drain(self.thread)  # collections before this belong to no step
         self.backward_depth = self.elsewhere_ns = 0
         self._stepping_elsewhere = 0
         self._put(now, kind, detail, subject, cpu_ns)

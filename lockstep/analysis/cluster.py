@@ -25,7 +25,7 @@ from lockstep.analysis.steady_ranks import find_steady_ranks
 from lockstep.analysis.stragglers import costing, explain_stragglers, judged_groups, unexplained_ns
 from lockstep.analysis.totals import CollectiveTotal, totals_of_table
 from lockstep.contracts.errors import LockstepError
-from lockstep.contracts.finding import LOW, Finding, NotJudged
+from lockstep.contracts.finding import LOW, Finding, NotEvaluated
 from lockstep.diagnosis.communication_causes.bandwidth import judge_bandwidth
 from lockstep.diagnosis.communication_causes.collectives import Group, grouped_by_role
 from lockstep.diagnosis.communication_causes.contention import find_contention
@@ -125,7 +125,7 @@ class _MultiRankRules:
 
     def __init__(self, ranks: tuple[RankAnalysis, ...], stages: Roles) -> None:
         self.findings: list[Finding] = []
-        self.refused: list[NotJudged] = []
+        self.refused: list[NotEvaluated] = []
         self.noted: list[Refusal] = []
         self.groups: list[GroupWaiting] = []
         self.in_collectives: list[GroupWaiting] = []
@@ -147,7 +147,7 @@ class _MultiRankRules:
         on_devices = [each for each in judged if exposed_ns(each.metadata, each.breakdown) is not None]
         if judged and not on_devices:
             reason = "no device: the collectives of host backends take the cores that compute"
-            self.refused.append(NotJudged(rule=POOR_OVERLAP, reason=reason))
+            self.refused.append(NotEvaluated(rule=POOR_OVERLAP, reason=reason))
             return
         known = {each.rank: each.breakdown for each in on_devices}
         steps = {each.rank: each.steps_breakdown for each in on_devices}
@@ -251,14 +251,14 @@ class _MultiRankRules:
             roles = [self._stages.get(rank, 0) for rank in matrix.rank_W.tolist()]
             found = localise(matrix, roles=np.array(roles, np.int64), groups=families(ranks, matrix.rank_W.tolist()))
         except LockstepError as error:
-            self.refused.append(NotJudged(rule=LOCALISATION, reason=str(error)))
+            self.refused.append(NotEvaluated(rule=LOCALISATION, reason=str(error)))
             return None
         if not found.has_peers:
             reason = "one rank alone is compared with nothing: what is usual depends on the job"
             self.noted.append(Refusal(rule=LOCALISATION, reason=reason, ranks=tuple(summaries)))
             return found
         answer = findings_of(found)
-        if isinstance(answer, NotJudged):
+        if isinstance(answer, NotEvaluated):
             self.refused.append(answer)
             return found
         kept, refused = new_differences(
@@ -273,9 +273,9 @@ class _MultiRankRules:
         self.refused += refused
         return found
 
-    def _ask(self, judge: Callable[[], list[Finding] | NotJudged]) -> None:
+    def _ask(self, judge: Callable[[], list[Finding] | NotEvaluated]) -> None:
         answer = judge()
-        if isinstance(answer, NotJudged):
+        if isinstance(answer, NotEvaluated):
             self.refused.append(answer)
         else:
             self.findings += answer

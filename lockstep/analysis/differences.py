@@ -18,7 +18,7 @@ import numpy as np
 from lockstep.analysis.merge import window_of
 from lockstep.analysis.rank import RankAnalysis
 from lockstep.analysis.stragglers import are_waited_for, judged_groups, waited_ns
-from lockstep.contracts.finding import CPU, IO, Finding, NotJudged
+from lockstep.contracts.finding import CPU, IO, Finding, NotEvaluated
 from lockstep.diagnosis.communication_causes.collectives import collective_kind
 from lockstep.diagnosis.communication_causes.thresholds import WAIT_RATIO, WORTH_RATIO
 from lockstep.diagnosis.communication_causes.waiting import GroupWaiting
@@ -52,7 +52,7 @@ def new_differences(
     slow: Collection[int],
     ranks: Mapping[int, RankAnalysis],
     explained: Iterable[Finding] = (),
-) -> tuple[list[Finding], list[NotJudged]]:
+) -> tuple[list[Finding], list[NotEvaluated]]:
     """Return the relevant differences, and why the others are left out.
 
     `waiting` is the waiting between ranks, `collectives` the waiting in their collectives. The causes of `slow` ranks
@@ -69,9 +69,9 @@ def new_differences(
     for each in findings:
         if each.subject in held_back:
             reason = f"{each.subject} is what holds rank {_named(held_back[each.subject])} back"
-            refused.append(NotJudged(rule=RULE, reason=reason))
+            refused.append(NotEvaluated(rule=RULE, reason=reason))
         elif reason := (_against(each, groups, in_collectives, slow, windows_ns) or _twice(each, ranks, explained)):
-            refused.append(NotJudged(rule=RULE, reason=reason))
+            refused.append(NotEvaluated(rule=RULE, reason=reason))
         else:
             kept.append(each)
     return kept, refused

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from lockstep.contracts.finding import BOTTLENECKS, Finding, NotJudged
+from lockstep.contracts.finding import BOTTLENECKS, Finding, NotEvaluated
 from lockstep.diagnosis.host_causes.compilation import COMPILATION
 from lockstep.diagnosis.host_causes.dispatch import DISPATCH
 from lockstep.diagnosis.remedies import advise_finding
@@ -81,9 +81,9 @@ def advise(findings: Iterable[Finding], windows_ns: Mapping[int, int], framework
     )
 
 
-def merge_refusals(by_rank: Iterable[tuple[int, Iterable[NotJudged]]]) -> list[Refusal]:
+def merge_refusals(by_rank: Iterable[tuple[int, Iterable[NotEvaluated]]]) -> list[Refusal]:
     """Return one refusal for each rule and kind of reason; reasons that differ only in numbers are one kind."""
-    found: dict[tuple[str, str], tuple[NotJudged, list[int]]] = {}
+    found: dict[tuple[str, str], tuple[NotEvaluated, list[int]]] = {}
     for rank, refusals in by_rank:
         for each in refusals:
             found.setdefault((each.rule, _NUMBERS.sub("#", each.reason)), (each, []))[1].append(rank)

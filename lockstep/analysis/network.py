@@ -11,7 +11,7 @@ from pathlib import Path
 from lockstep.analysis.doctor_reports import DoctorReport, NetworkCheck
 from lockstep.analysis.merge import Refusal
 from lockstep.analysis.rank import RankAnalysis
-from lockstep.contracts.finding import COMMUNICATION, MEDIUM, Finding, NotJudged
+from lockstep.contracts.finding import COMMUNICATION, MEDIUM, Finding, NotEvaluated
 from lockstep.diagnosis.communication_causes.settings import NETWORK, find_settings
 
 
@@ -81,12 +81,12 @@ def _concerned(check: NetworkCheck, ranks: Sequence[RankAnalysis], hosts: Collec
 
 def judge_network(
     evidence: NetworkEvidence, ranks: Sequence[RankAnalysis]
-) -> tuple[list[Finding], list[NotJudged], list[Refusal]]:
+) -> tuple[list[Finding], list[NotEvaluated], list[Refusal]]:
     """Return what is wrong with the settings, that there is no evidence at all, and for which ranks there is none."""
     answer = find_settings(evidence.environments, partial=evidence.partial, versions=evidence.versions)
-    findings = [] if isinstance(answer, NotJudged) else list(answer)
+    findings = [] if isinstance(answer, NotEvaluated) else list(answer)
     findings += [_finding(check, concerned) for check, concerned in evidence.checks if concerned]
-    if isinstance(answer, NotJudged):
+    if isinstance(answer, NotEvaluated):
         return findings, [] if findings else [answer], []
     unknown = tuple(each.rank for each in ranks if each.rank not in evidence.environments)
     reason = "insufficient evidence: nothing records the variables of these ranks"

@@ -7,7 +7,7 @@ import numpy as np
 from lockstep.analysis.evidence import NOTHING, Evidence
 from lockstep.analysis.exposed import bounded, exposed_ns
 from lockstep.analysis.rule_runner import RuleRunner
-from lockstep.contracts.finding import Finding, NotJudged
+from lockstep.contracts.finding import Finding, NotEvaluated
 from lockstep.contracts.messages import TraceSummary
 from lockstep.diagnosis.communication_causes.collectives import RankCollectives, collectives_of
 from lockstep.diagnosis.communication_causes.contention import computing
@@ -91,7 +91,7 @@ class RankAnalysis:
     component_shares: dict[str, float] | None = None
     calls: TraceSummary | None = None
     findings: tuple[Finding, ...] = ()
-    not_judged: tuple[NotJudged, ...] = ()
+    not_judged: tuple[NotEvaluated, ...] = ()
 
     @property
     def length_ns(self) -> int:
@@ -122,7 +122,7 @@ def analyse_rank(
         steps_breakdown=tuple(account.per_step),
     )
     if window_ns[1] <= window_ns[0]:
-        return replace(found, not_judged=(NotJudged(rule="all rules", reason="no work in the trace's steps"),))
+        return replace(found, not_judged=(NotEvaluated(rule="all rules", reason="no work in the trace's steps"),))
     parts = _Parts(trace, window_ns, rank, evidence, computing_ns=account.whole.compute_active_ns)
     collectives = parts.collectives()
     rooflines, component_shares = parts.operators()
@@ -241,7 +241,7 @@ class _Parts:
         )
         if found is None:
             return None, None
-        self.rule_runner.take((), found.not_judged)
+        self.rule_runner.extend((), found.not_judged)
         length_ns, busy_ns = self._length_ns, self._computing_ns
         self.rule_runner.ask("operators", lambda: roll_up(found.findings, window_ns=length_ns, computing_ns=busy_ns))
         held = None if not counters else self.rule_runner.of("component roofline", lambda: _shares(counters))
@@ -271,7 +271,7 @@ class _Parts:
             ),
         )
         if found is not None:
-            self.rule_runner.take(found.findings, found.not_judged)
+            self.rule_runner.extend(found.findings, found.not_judged)
 
 
 def step_times(trace: PreparedTrace) -> StepTimes | None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from lockstep.contracts.errors import LockstepError
-from lockstep.contracts.finding import Finding, NotJudged
+from lockstep.contracts.finding import Finding, NotEvaluated
 
 _Answer = TypeVar("_Answer")
 
@@ -15,7 +15,7 @@ class RuleRunner:
 
     def __init__(self, rank: int) -> None:
         self.findings: list[Finding] = []
-        self.not_judged: list[NotJudged] = []
+        self.not_judged: list[NotEvaluated] = []
         self._rank = rank
 
     def of(self, part: str, answer: Callable[[], _Answer]) -> _Answer | None:
@@ -23,18 +23,18 @@ class RuleRunner:
         try:
             return answer()
         except LockstepError as error:
-            self.not_judged.append(NotJudged(rule=part, reason=str(error)))
+            self.not_judged.append(NotEvaluated(rule=part, reason=str(error)))
             return None
 
-    def ask(self, rule: str, judge: Callable[[], list[Finding] | NotJudged]) -> None:
+    def ask(self, rule: str, judge: Callable[[], list[Finding] | NotEvaluated]) -> None:
         """Evaluate a rule and add its result."""
         answer = self.of(rule, judge)
-        if isinstance(answer, NotJudged):
+        if isinstance(answer, NotEvaluated):
             self.not_judged.append(answer)
         elif answer is not None:
-            self.take(answer, ())
+            self.extend(answer, ())
 
-    def take(self, findings: Sequence[Finding], not_judged: Sequence[NotJudged]) -> None:
+    def extend(self, findings: Sequence[Finding], not_judged: Sequence[NotEvaluated]) -> None:
         """Add the results of several rules."""
         self.findings += [replace(each, ranks=(self._rank,)) for each in findings]
         self.not_judged += not_judged

@@ -13,7 +13,7 @@ from lockstep.analysis.merge import Refusal, key_of
 from lockstep.analysis.rank import RankAnalysis, RankPath
 from lockstep.analysis.sources import SkippedPath
 from lockstep.analysis.totals import CollectiveTotal, totals_of_rank
-from lockstep.contracts.finding import Finding, NotJudged
+from lockstep.contracts.finding import Finding, NotEvaluated
 from lockstep.contracts.version import VERSION
 from lockstep.diagnosis.communication_causes.waiting import GroupWaiting
 from lockstep.diagnosis.localisation import AbnormalFunction
@@ -238,7 +238,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _not_judged(refusal: NotJudged) -> dict[str, Any]:
+def _not_judged(refusal: NotEvaluated) -> dict[str, Any]:
     return {"rule": refusal.rule, "reason": refusal.reason}
 
 

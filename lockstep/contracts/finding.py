@@ -70,7 +70,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotJudged:
+class NotEvaluated:
     """A rule that could not be evaluated, and why: insufficient evidence is reported, never ignored."""
 
     rule: str

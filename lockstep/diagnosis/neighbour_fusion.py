@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lockstep.contracts.finding import Finding, NotJudged
+from lockstep.contracts.finding import Finding, NotEvaluated
 from lockstep.contracts.peaks import memory_bytes_per_second
 from lockstep.diagnosis.communication_causes.collectives import RankCollectives, bus_factor
 from lockstep.diagnosis.evidence import ms
@@ -80,9 +80,11 @@ def fusion_saving(collectives: RankCollectives, window_ns: tuple[int, int], devi
     )
 
 
-def with_fusion_gain(found: list[Finding] | NotJudged, ranks: Sequence[FusionFigures]) -> list[Finding] | NotJudged:
+def with_fusion_gain(
+    found: list[Finding] | NotEvaluated, ranks: Sequence[FusionFigures]
+) -> list[Finding] | NotEvaluated:
     """Add to findings about overlap what fusing would save, with the numbers of the rank where that is least."""
-    if isinstance(found, NotJudged) or not found:
+    if isinstance(found, NotEvaluated) or not found:
         return found
     savings = [saving for each in ranks if (saving := fusion_saving(*each)) is not None]
     if not savings:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from types import MappingProxyType
 
-from lockstep.contracts.finding import MEDIUM, PARALLEL, Finding, NotJudged
+from lockstep.contracts.finding import MEDIUM, PARALLEL, Finding, NotEvaluated
 from lockstep.diagnosis.evidence import ms
 from lockstep.diagnosis.threshold import Threshold
 from lockstep.trace.step_breakdown import Breakdown
@@ -26,7 +26,7 @@ def find_poor_overlap(
     by_rank: Mapping[int, Breakdown],
     transmission_ns: Mapping[int, int] = MappingProxyType({}),
     steps: Mapping[int, Sequence[Breakdown]] = MappingProxyType({}),
-) -> list[Finding] | NotJudged:
+) -> list[Finding] | NotEvaluated:
     """Return whether computation and communication of the captured ranks alternate.
 
     The time that could be hidden is the shorter of the two exclusive times, on the rank where that is least. Overlap
@@ -36,7 +36,7 @@ def find_poor_overlap(
     """
     judged = {rank: each for rank, each in by_rank.items() if each.window_ns > 0}
     if not any(each.communication_active_ns for each in judged.values()):
-        return NotJudged(rule=POOR_OVERLAP, reason=f"no communication in the windows of {len(by_rank)} ranks")
+        return NotEvaluated(rule=POOR_OVERLAP, reason=f"no communication in the windows of {len(by_rank)} ranks")
     ratio = median(each.compute_communication_overlap_ratio for each in judged.values())
     hideable_ns = {
         rank: min(each.compute_ns, each.communication_ns, transmission_ns.get(rank, each.communication_ns))

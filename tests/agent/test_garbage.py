@@ -30,10 +30,10 @@ def test_collections_of_the_thread_are_noted(log):
     thread = Thread(target=gc.collect)
     thread.start()
     thread.join()
-    first, second = log.take(get_ident())
+    first, second = log.drain(get_ident())
     assert first[0] < first[1] <= second[0] < second[1]
     assert first[2] == 2
-    assert log.take(get_ident()) == []
+    assert log.drain(get_ident()) == []
 
 
 def test_a_process_without_steps_keeps_no_more_than_so_many(log):
@@ -41,14 +41,14 @@ def test_a_process_without_steps_keeps_no_more_than_so_many(log):
     for _ in range(EVENTS_MAX):
         gc.collect(0)
     assert len(log.events) == EVENTS_MAX
-    assert len(log.take(get_ident())) == EVENTS_MAX // 2
+    assert len(log.drain(get_ident())) == EVENTS_MAX // 2
 
 
 def test_an_interval_whose_beginning_is_lost_is_left_out():
     """An end without a beginning, after the log was full or was read in between, shows nothing."""
     log = CollectionLog()
     log.events.extend([(5, 1, False, None), (7, 1, True, None), (9, 1, False, None), (11, 1, True, None)])
-    assert [interval[:2] for interval in log.take(1)] == [(7, 9)]
+    assert [interval[:2] for interval in log.drain(1)] == [(7, 9)]
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="collections of 3.14 work in slices, which have no generation")
@@ -59,7 +59,7 @@ def test_generations_are_noted(log):
     thread = Thread(target=gc.collect)
     thread.start()
     thread.join()
-    assert [generation for _, _, generation in log.take(get_ident())] == [0, 2, 1, 1, 0]
+    assert [generation for _, _, generation in log.drain(get_ident())] == [0, 2, 1, 1, 0]
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="collections of 3.14 work in slices, which have no generation")
@@ -70,7 +70,7 @@ def test_automatic_collections_have_their_generation(log):
     kept = [[] for _ in range(gc.get_threshold()[0] * 130)]
     gc.disable()
     after = [stats["collections"] for stats in gc.get_stats()]
-    noted = [generation for _, _, generation in log.take(get_ident())]
+    noted = [generation for _, _, generation in log.drain(get_ident())]
     assert [noted.count(generation) for generation in range(3)] == [b - a for a, b in zip(before, after, strict=True)]
     assert noted.count(0) > 50
     assert noted.count(1) > 5
@@ -80,10 +80,10 @@ def test_automatic_collections_have_their_generation(log):
 def test_without_generations_the_last_ones_are_the_full_ones(log, monkeypatch):
     """Where counts show nothing (Python 3.14), the collector's own count of full collections does."""
     monkeypatch.setattr(garbage, "_COUNTS_KNOWN", False)
-    log.take(get_ident())
+    log.drain(get_ident())
     gc.collect(0)
     gc.collect(2)
-    assert [generation for _, _, generation in log.take(get_ident())] == [None, 2]
+    assert [generation for _, _, generation in log.drain(get_ident())] == [None, 2]
 
 
 INTERRUPTED = """

@@ -5,7 +5,7 @@ from dataclasses import replace
 from lockstep.analysis.capture_summary import FINDINGS_MAX, SENTENCE_CHARS, summarise, with_analysis
 from lockstep.analysis.rank import analyse_rank
 from lockstep.contracts.codec import encode
-from lockstep.contracts.finding import Finding, NotJudged
+from lockstep.contracts.finding import Finding, NotEvaluated
 from lockstep.contracts.limits import SUMMARY_WIRE_MAX_BYTES
 from lockstep.trace.kineto.load import load_trace
 from lockstep.trace.patterns import patterns_of
@@ -46,7 +46,7 @@ def test_what_is_reported_is_limited():
         Finding(bottleneck="cpu", cause=f"c{n}", ranks=(2,), evidence=("x" * 10_000,) * 99, lost_ns=n)
         for n in range(100)
     ]
-    analysis = replace(analysis, findings=tuple(many), not_judged=(NotJudged(rule="a", reason="y" * 9_000),))
+    analysis = replace(analysis, findings=tuple(many), not_judged=(NotEvaluated(rule="a", reason="y" * 9_000),))
     summary = with_analysis(whole, analysis)
     assert len(summary.findings) == FINDINGS_MAX
     assert summary.findings[0].cause == "c99"

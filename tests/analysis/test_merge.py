@@ -3,7 +3,7 @@
 import pytest
 
 from lockstep.analysis.merge import advise, merge_findings, merge_refusals
-from lockstep.contracts.finding import COMPUTE, CPU, IO, PARALLEL, Finding, NotJudged
+from lockstep.contracts.finding import COMPUTE, CPU, IO, PARALLEL, Finding, NotEvaluated
 from lockstep.diagnosis.remedies import ASCEND, PYTORCH
 
 WINDOWS_NS = {0: 1000, 1: 1000, 2: 4000}
@@ -88,9 +88,9 @@ def test_reasons_that_differ_in_numbers_are_one():
     """9 of 21 here and 10 of 25 there: one refusal, the first rank's numbers."""
     found = merge_refusals(
         [
-            (0, [NotJudged(rule="unaligned", reason="9 of 21 collectives"), NotJudged(rule="gc", reason="none")]),
-            (1, [NotJudged(rule="unaligned", reason="10 of 25 collectives")]),
-            (2, [NotJudged(rule="unaligned", reason="no sizes")]),
+            (0, [NotEvaluated(rule="unaligned", reason="9 of 21 collectives"), NotEvaluated(rule="gc", reason="none")]),
+            (1, [NotEvaluated(rule="unaligned", reason="10 of 25 collectives")]),
+            (2, [NotEvaluated(rule="unaligned", reason="no sizes")]),
         ]
     )
     assert [(each.rule, each.reason, each.ranks) for each in found] == [

@@ -33,7 +33,7 @@ def test_a_tap_receives_a_change_for_runs_that_are_there_and_for_those_that_come
     watch = runs_with(tap)
     two_nodes(watch)
     assert tap.changes == [("job", Policy())]
-    watch.adopt(lambda name: OTHER if name != "plain" else Policy(), NOW + 1)
+    watch.set_policies(lambda name: OTHER if name != "plain" else Policy(), NOW + 1)
     for run in ("late", "plain"):
         watch.take(announce(0, 1, 2, 3, run=run), NOW + 2)
         watch.take(announce(0, 1, 2, 3, run=run), NOW + 3)
@@ -44,10 +44,10 @@ def test_what_was_received_gives_the_same_instructions_again():
     """Thresholds changed in the middle of a fault, for one run before it began: the second coordinator orders the same."""
     tap = RecordingTap()
     live = runs_with(tap)
-    live.adopt(lambda _: OTHER, NOW)
+    live.set_policies(lambda _: OTHER, NOW)
     two_nodes(live)
     first = play(live, FAULTY, 0, 50)
-    orders = live.adopt(lambda _: Policy(), NOW + 50)
+    orders = live.set_policies(lambda _: Policy(), NOW + 50)
     first += [("job", type(i).__name__) for _, instructions in orders for i in instructions]
     first += play(live, FAULTY, 50, 60)
     assert ("job", "OpenIncident") in first

@@ -29,7 +29,7 @@ class Site:
         self.store = store or Store("")
         self.control = Control(read_settings(config), self.store.load_policy(), NOW)
         self.runs = Runs(config, self.control.policy(), {}, lambda: 0.0)
-        self.runs.adopt(self.control.policy, NOW)
+        self.runs.set_policies(self.control.policy, NOW)
         self.performed = []
         self.reread = lambda: config
         changing = asyncio.Lock()
@@ -58,7 +58,7 @@ class Site:
 
     def _apply(self):
         self.runs.configure(self.control.config)
-        self.performed += self.runs.adopt(self.control.policy, NOW)
+        self.performed += self.runs.set_policies(self.control.policy, NOW)
 
     async def __aenter__(self):
         self.client = await TestClient(TestServer(self.app)).__aenter__()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lockstep.contracts.finding import Finding, NotJudged
+from lockstep.contracts.finding import Finding, NotEvaluated
 from lockstep.diagnosis.communication_causes.collectives import RankCollectives
 from lockstep.diagnosis.neighbour_fusion import fusion_saving, with_fusion_gain
 from lockstep.diagnosis.parallelism import POOR_OVERLAP
@@ -106,7 +106,7 @@ def test_fusing_never_gives_more_than_is_lost():
 
 def test_other_answers_pass():
     """A refusal stays a refusal, and no finding stays none."""
-    refused = NotJudged(rule=POOR_OVERLAP, reason="r")
+    refused = NotEvaluated(rule=POOR_OVERLAP, reason="r")
     assert with_fusion_gain(refused, []) is refused
     assert with_fusion_gain([], [(collectives((ALL_GATHER, 0, 2, 400)), WINDOW_NS, A100)]) == []
 

@@ -1,6 +1,6 @@
 import pytest
 
-from lockstep.contracts.finding import PARALLEL, NotJudged
+from lockstep.contracts.finding import PARALLEL, NotEvaluated
 from lockstep.diagnosis.parallelism import OVERLAP_RATIO, POOR_OVERLAP, find_poor_overlap
 from lockstep.trace.step_breakdown import Breakdown
 
@@ -72,7 +72,7 @@ def test_without_communication_nothing_is_judged():
     """One rank alone has nothing to overlap; nor has an empty window."""
     for by_rank in ({0: _breakdown(9000, 0, 0, 1000)}, {0: _breakdown(0, 0, 0)}, {}):
         answer = find_poor_overlap(by_rank)
-        assert isinstance(answer, NotJudged)
+        assert isinstance(answer, NotEvaluated)
         assert answer.rule == POOR_OVERLAP
 
 

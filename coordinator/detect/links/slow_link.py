@@ -75,11 +75,11 @@ class SlowLinkTest:
         self._verdicts: list[LinkVerdict] = []
         self._held_steps = 0
 
-    def adopt(self, policy: "LinkPolicy", excess_policy: "ExcessPolicy") -> None:
+    def set_policy(self, policy: "LinkPolicy", excess_policy: "ExcessPolicy") -> None:
         """Apply other thresholds from the next step on."""
         before_G = self._scale_G()
         self.policy = policy
-        self._test.adopt(excess_policy, floor_ratio=policy.effect_ratio)
+        self._test.set_policy(excess_policy, floor_ratio=policy.effect_ratio)
         self._test.rescale(np.nan_to_num(before_G / self._scale_G(), nan=1.0))
 
     def step(self, row: "StepRow", step: int, *, is_new_work: bool = False) -> None:
@@ -89,11 +89,11 @@ class SlowLinkTest:
         self._learn_step(row, step)
         if is_new_work:
             self._forget_past()
-        taken = self._transfers.take(row, hidden_share=self.policy.hidden_share)
+        taken = self._transfers.read(row, hidden_share=self.policy.hidden_share)
         extra_G, deviation_G = self._compare(taken)
         highest = float(np.fmax.reduce(deviation_G, initial=0))
         is_dear = highest > self.policy.effect_ratio
-        if is_dear and self._transfers.take_bytes(row):  # more seconds for more bytes?
+        if is_dear and self._transfers.read_bytes(row):  # more seconds for more bytes?
             extra_G, deviation_G = self._compare(replace(taken, bytes_G=self._transfers.bytes_G))
             highest = float(np.fmax.reduce(deviation_G, initial=0))
         self._test.step(deviation_G, step)

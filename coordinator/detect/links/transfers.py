@@ -80,7 +80,7 @@ class Transfers:
         self._steps = 0
         self._missed: deque[Places] = deque(maxlen=_RECENT_STEPS)
 
-    def take(self, row: "StepRow", *, hidden_share: float) -> TransferTimes:
+    def read(self, row: "StepRow", *, hidden_share: float) -> TransferTimes:
         """Return the transfer times of a row, an upper bound where more than `hidden_share` of a group are missing."""
         absent, again = self._absent(row)
         seconds_G = np.empty(len(self.domains), dtype=np.float32)
@@ -102,7 +102,7 @@ class Transfers:
                 if len(lasting) or block.is_partial:
                     is_bound_G[span] |= block.count(lasting) > 0
         if self._steps % _BYTES_EVERY == 0 or self._has_other_bytes(row):
-            self.take_bytes(row)
+            self.read_bytes(row)
         self._steps += 1
         return TransferTimes(
             seconds_G, is_bound_G if is_bound_G is not None and is_bound_G.any() else None, self.bytes_G
@@ -126,7 +126,7 @@ class Transfers:
         stage_of = {rank: stage for domain in pipelines for stage, rank in enumerate(domain.ranks)}
         return np.array([stage_of.get(domain.ranks[0], 0) for domain in self.domains], dtype=np.int64)
 
-    def take_bytes(self, row: "StepRow") -> bool:
+    def read_bytes(self, row: "StepRow") -> bool:
         """Read the bytes of all groups; return whether any group's bytes changed."""
         changed = False
         for kind, span, block in self._blocks:

@@ -25,7 +25,7 @@ class Absence:
         self._ranks = np.zeros(0, dtype=np.intp)
         self._steps = np.zeros(0, dtype=np.uint8)
 
-    def take(self, values_R: "NDArray[np.floating]") -> "Places | None":
+    def add(self, values_R: "NDArray[np.floating]") -> "Places | None":
         """Add one step's values; return the ranks without one, None if none is missing."""
         if not has_nan(values_R):
             if len(self._ranks):

@@ -66,7 +66,7 @@ class Alarms:
         self._quiet_A = np.concatenate((self._quiet_A, np.zeros_like(onset)))[order_A]
         self._hold(all_A[order_A])
 
-    def keep(
+    def update(
         self, chosen: "slice | NDArray[np.bool_]", quiet_C: "NDArray[np.bool_]", median_C: "NDArray[np.float32]"
     ) -> None:
         """Update the chosen alarms by one step: whether each was quiet, and its level if it was not."""

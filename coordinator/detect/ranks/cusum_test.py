@@ -93,13 +93,13 @@ class CusumTest:
         self._sums = OneSidedSums(noise_groups, self.limits, sign=1)
         self.cusums, self.alarms = self._sums.cusums, self._sums.alarms
         self.mirrored = MirroredTest(noise_groups, self.limits)
-        self.adopt(policy, floor_ratio=floor_ratio)
+        self.set_policy(policy, floor_ratio=floor_ratio)
         self._steps: deque[int] = deque(maxlen=_STEPS_KEPT)
         self._last: Deviation | None = None
         self._noise_factor_N: Floats | None = None
         self.evaluated_steps = 0
 
-    def adopt(
+    def set_policy(
         self,
         policy: "ExcessPolicy",
         *,
@@ -109,7 +109,7 @@ class CusumTest:
         """Apply other thresholds from the next step on; `alarm_sigmas` override them for some series groups."""
         self.policy = policy
         own = [(series_group.noise_groups, sigmas) for series_group, sigmas in alarm_sigmas]
-        self.limits.adopt(policy, policy.floor_ratio if floor_ratio is None else floor_ratio, own)
+        self.limits.set_policy(policy, policy.floor_ratio if floor_ratio is None else floor_ratio, own)
         self._find_high()
 
     def forbid_early(self, series_groups: "Sequence[SeriesGroup]") -> None:
@@ -352,7 +352,7 @@ class CusumTest:
                 )
                 self._raise(due[passed_C], those.median[passed_C])
         if len(self.alarms):
-            self._sums.keep(last_N, values.seen_N)
+            self._sums.update(last_N, values.seen_N)
 
     def _last_three(self, values: Deviation) -> "LastSteps":
         """Return the last three values of each series, the oldest first, arrays of shape (N,)."""

@@ -129,7 +129,7 @@ class DetectionLimits:
         self.short = PooledNoise(noise_groups)
         self.long = PooledNoise(noise_groups)
 
-    def adopt(
+    def set_policy(
         self, policy: "ExcessPolicy", floor_ratio: float, alarm_sigmas: "Sequence[tuple[slice, float]]" = ()
     ) -> None:
         """Apply these thresholds from now on; `floor_ratio` is the smallest effect.

@@ -53,7 +53,7 @@ class MirroredTest:
         policy, most_P = limits.policy, limits.most_P
         sums.cusums.move(-values.raw_N, values.seen_N, limits.summed_P, warm_P, most_P=most_P, policy=policy)
         if len(sums.alarms):
-            sums.keep(last_N, values.seen_N)
+            sums.update(last_N, values.seen_N)
         due = sums.due(values.seen_N)
         if len(due):
             those = sums.candidates(due, last_N, mean_N)

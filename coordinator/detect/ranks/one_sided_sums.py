@@ -58,14 +58,14 @@ class OneSidedSums:
         last_C = self._of(series, last_N)
         return Candidates.of(*figures, last=last_C, mean_C=self._sign * mean_N[series], noise_factor=noise_factor)
 
-    def keep(self, last_N: "LastSteps", seen_N: "Marks | None") -> None:
+    def update(self, last_N: "LastSteps", seen_N: "Marks | None") -> None:
         """Update alarms from all series' last three values, and end those with enough quiet steps."""
         policy, alarms = self._limits.policy, self.alarms
         chosen = slice(None) if seen_N is None else seen_N[alarms.series_A]
         series = alarms.series_A[chosen]
         last_C = self._of(series, last_N)
         quiet_C = last_C[-1] < policy.clear_share * self._limits.short_limit(self._noise_groups.of(series))
-        alarms.keep(chosen, quiet_C, median_of_three(*last_C))
+        alarms.update(chosen, quiet_C, median_of_three(*last_C))
         ended = alarms.clear(policy.clear_steps)
         if len(ended):
             self.cusums.drop(ended)

@@ -152,9 +152,9 @@ class PartTests:
         floor = np.float32(self.test.limits.floor_ratio)
         return np.where(mean_R < -floor, mean_R - floor, np.float32(0))
 
-    def adopt(self, policy: "ExcessPolicy") -> None:
+    def set_policy(self, policy: "ExcessPolicy") -> None:
         """Apply other thresholds from the next step on."""
-        self.test.adopt(as_policy(policy, self.test.count))
+        self.test.set_policy(as_policy(policy, self.test.count))
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return the learnt state, arrays by name."""

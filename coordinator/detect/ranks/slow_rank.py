@@ -108,7 +108,7 @@ class SlowRankTest:
         no_group = SeriesGroup(self._test, slice(self._test.count, self._test.count), slice(0, 0))
         self.ranks, self.replicas = series_group_of["ranks"], series_group_of.get("replicas", no_group)
         self.stages = series_group_of.get("stages", no_group)
-        self.adopt(policy, self._policy, self.work.policy)
+        self.set_policy(policy, self._policy, self.work.policy)
 
     def _fleet_views(self, level_N: "Floats") -> list[FleetView]:
         groups = self.stage_groups, self._batches
@@ -117,12 +117,12 @@ class SlowRankTest:
             level_N, self.ranks, self.replicas, *groups, are_batches_even=not self._is_uneven, expert_places=places
         )
 
-    def adopt(self, policy: "ExcessPolicy", rank_policy: RankPolicy, work_policy: WorkPolicy) -> None:
+    def set_policy(self, policy: "ExcessPolicy", rank_policy: RankPolicy, work_policy: WorkPolicy) -> None:
         """Apply other thresholds from the next step on."""
         self._policy, self.work.policy, self._excess_policy = rank_policy, work_policy, policy
         if self.parts is not None:
-            self.parts.adopt(policy)
-        self._test.adopt(policy, alarm_sigmas=[(self.stages, policy.sum_of(rank_policy.stage_stalled_steps))])
+            self.parts.set_policy(policy)
+        self._test.set_policy(policy, alarm_sigmas=[(self.stages, policy.sum_of(rank_policy.stage_stalled_steps))])
 
     def step(
         self,
@@ -161,7 +161,7 @@ class SlowRankTest:
             return
         if self._leave_out_idle(own_R, reference_P):
             reference_P, shared_D = self._references.split(own_R, by_cell=self._is_uneven)
-        self._past.take(reference_P)
+        self._past.add(reference_P)
         self.scale_P = np.maximum(np.fmax(reference_P, self._past.usual_P), SECONDS_MIN)
         self.place_effects.learn_noise(own_R, reference_P, self.scale_P, self._is_no_layout_R())
         self._compare(own_R, reference_P, shared_D, deviation_N[self.replicas.span])
@@ -279,7 +279,7 @@ class SlowRankTest:
 
         NaN if too few of its ranks are known.
         """
-        absent = self._absence.take(rest_R)
+        absent = self._absence.add(rest_R)
         alone_D = self._miss(absent, shared_D) if absent is not None else None
         known_D = shared_D[~np.isnan(shared_D)] if absent is not None else shared_D
         self.imbalance_seconds = 0.0

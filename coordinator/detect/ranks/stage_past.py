@@ -37,7 +37,7 @@ class StagePast:
         self._references_KP = np.full((_REFERENCE_STEPS, stages), np.nan)
         self.usual_P = middle(self._references_KP)
 
-    def take(self, reference_P: "Figures") -> None:
+    def add(self, reference_P: "Figures") -> None:
         """Add one step's work of each stage, seconds, NaN if unknown."""
         self._references_KP[:-1] = self._references_KP[1:]
         self._references_KP[-1] = reference_P

@@ -109,7 +109,7 @@ class FluctuationTest(Learner):
         if not sample.step_seconds - imbalance > 0:
             return
         value = math.log(sample.step_seconds - imbalance)
-        value -= self._work.take(sample.work, value, self.policy)
+        value -= self._work.add(sample.work, value, self.policy)
         if math.isnan(self._level):
             self._begin(value)
         else:
@@ -140,7 +140,7 @@ class FluctuationTest(Learner):
             self._young_steps -= 1
             if not self.fluctuating:
                 return
-        outliers.take(deviation - self._deviation, self._noise.sigma_of_mean(1), policy, learns=not self.fluctuating)
+        outliers.add(deviation - self._deviation, self._noise.sigma_of_mean(1), policy, learns=not self.fluctuating)
         if outliers.ended_pause:
             self._last.drop(outliers.ended_pause)
             self._sum = copy(self._sum_before)
@@ -151,7 +151,7 @@ class FluctuationTest(Learner):
         if work.has_changed:
             self._noise.drop(CHANGE_STEPS)
         if not 0 < outliers.pause_steps < outliers.row_steps(policy):
-            self._residuals.take(deviation, self._noise, policy.false_page_steps, outliers.weight(policy))
+            self._residuals.add_deviation(deviation, self._noise, policy.false_page_steps, outliers.weight(policy))
             self._decide(deviation, allowed)
 
     def _add(self, deviation: float) -> None:
@@ -266,7 +266,7 @@ class FluctuationTest(Learner):
         if self._has_shift:  # an effect below the noise of three steps
             least = min(least, self._residuals.mean)
         is_quiet = np.array([deviation < policy.clear_share * least])
-        self._alarms.keep(slice(None), is_quiet, np.array([self._last.median(_SHORT)], dtype=np.float32))
+        self._alarms.update(slice(None), is_quiet, np.array([self._last.median(_SHORT)], dtype=np.float32))
         if len(self._alarms.clear(policy.clear_steps)):
             self._sum.clear()
             self._residuals.clear()

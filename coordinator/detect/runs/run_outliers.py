@@ -36,7 +36,7 @@ class Outliers(Learner):
         self.ended_pause = 0
         """Length of the pause that the last step ended, steps, 0 if it ended none."""
 
-    def take(self, deviation: float, sigma: float, policy: "FluctuationPolicy", *, learns: bool) -> None:
+    def add(self, deviation: float, sigma: float, policy: "FluctuationPolicy", *, learns: bool) -> None:
         """Add one step's deviation from the current level; it is an outlier by the noise `sigma`."""
         self.ended_pause = 0
         if deviation > max(math.log1p(policy.pause_ratio), policy.clip_sigmas * sigma):

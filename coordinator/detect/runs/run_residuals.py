@@ -29,7 +29,9 @@ class RunResiduals(Cusum):
         super().__init__()
         self._before = 0.0
 
-    def take(self, deviation: float, noise: "SeriesNoise", false_page_steps: float, outlier_weight: float) -> None:
+    def add_deviation(
+        self, deviation: float, noise: "SeriesNoise", false_page_steps: float, outlier_weight: float
+    ) -> None:
         """Add one step's deviation from the run's level; a long step counts less if those are common."""
         alike = noise.correlation
         residual = (deviation - alike * self._before) / (noise.sigma * math.sqrt(1 - alike**2))

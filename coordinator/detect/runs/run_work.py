@@ -50,7 +50,7 @@ class RunWork(Learner):
         self.passing = 0.0
         """Further allowance of this one step, for work that may not last."""
 
-    def take(self, work: float, value: float, policy: "FluctuationPolicy") -> float:
+    def add(self, work: float, value: float, policy: "FluctuationPolicy") -> float:
         """Add one step's work and the logarithm of its time; return the part of the time that work jitter explains."""
         self.passing = 0.0
         self.has_changed = False

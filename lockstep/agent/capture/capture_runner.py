@@ -274,7 +274,7 @@ class CaptureRunner:
 
     def _note_collections(self, recording: "Recording") -> None:
         if self._collections is not None:
-            for start_ns, end_ns, generation in self._collections.take(get_ident()):
+            for start_ns, end_ns, generation in self._collections.drain(get_ident()):
                 recording.collected(start_ns, end_ns, generation)
 
     def _stop_collections(self) -> None:

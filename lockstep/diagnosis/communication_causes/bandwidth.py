@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.contracts.finding import COMMUNICATION, MEDIUM, Finding, NotJudged
+from lockstep.contracts.finding import COMMUNICATION, MEDIUM, Finding, NotEvaluated
 from lockstep.diagnosis.communication_causes.collectives import Group, bus_factor
 from lockstep.diagnosis.communication_causes.matching import CollectiveTable
 from lockstep.diagnosis.communication_causes.thresholds import (
@@ -54,7 +54,7 @@ def bandwidths(table: CollectiveTable) -> Bandwidths:
 
 def judge_bandwidth(
     table: CollectiveTable, window_ns: int, expected: Mapping[Group, float] | None = None
-) -> list[Finding] | NotJudged:
+) -> list[Finding] | NotEvaluated:
     """Return the groups whose large collectives reach clearly less than the bandwidth of their links.
 
     `expected` is the bus bandwidth of a group in bytes per second, where known. Groups without one are compared with
@@ -63,7 +63,7 @@ def judge_bandwidth(
     """
     large = np.flatnonzero(table.bytes >= SMALL_MESSAGE_BYTES.value)
     if not len(large):
-        return NotJudged(
+        return NotEvaluated(
             rule=RULE, reason=f"no collective of {SMALL_MESSAGE_BYTES.value / 1e6:.0f} MB or more is shared"
         )
     rates = bandwidths(table)
@@ -83,7 +83,7 @@ def judge_bandwidth(
         if known.any():
             found += _low(table, rates, rows[known], limit[known], (window_ns, given is not None))
     if not compared:
-        return NotJudged(
+        return NotEvaluated(
             rule=RULE,
             reason="the expected bandwidth of the groups' links is not known, and no other groups do the same",
         )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.contracts.finding import COMMUNICATION, MEDIUM, Finding, NotJudged
+from lockstep.contracts.finding import COMMUNICATION, MEDIUM, Finding, NotEvaluated
 from lockstep.diagnosis.communication_causes.bandwidth import bandwidths
 from lockstep.diagnosis.communication_causes.matching import CollectiveTable
 from lockstep.diagnosis.communication_causes.thresholds import (
@@ -51,7 +51,7 @@ def overlap_ratio(table: CollectiveTable, compute: Mapping[int, Intervals]) -> N
 
 def find_contention(
     table: CollectiveTable, compute: Mapping[int, Intervals], window_ns: int
-) -> list[Finding] | NotJudged:
+) -> list[Finding] | NotEvaluated:
     """Return groups whose collectives during computation reach less than 80 % of the bandwidth that they reach alone.
 
     Collectives of equal group, kind and bytes are compared. Both cases must occur often enough for a comparison.
@@ -72,7 +72,7 @@ def find_contention(
         if slow < BANDWIDTH_RATIO.value * fast and lost_ns >= WORTH_RATIO.value * window_ns:
             found.append(_finding(table, (during, alone), (slow, fast), lost_ns))
     if not compared:
-        return NotJudged(
+        return NotEvaluated(
             rule=CONTENTION, reason="no collective runs often enough both during computation and without it"
         )
     return sorted(found, key=lambda each: -(each.lost_ns or 0))

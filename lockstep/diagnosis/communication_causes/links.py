@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.contracts.finding import COMMUNICATION, Finding, NotJudged
+from lockstep.contracts.finding import COMMUNICATION, Finding, NotEvaluated
 from lockstep.diagnosis.communication_causes.bandwidth import SLOW_LINK
 from lockstep.diagnosis.communication_causes.contention import CONTENTION
 from lockstep.diagnosis.communication_causes.messages import SMALL_PACKETS, UNALIGNED
@@ -120,7 +120,7 @@ def _during(communication: AscendCommunication, computing: Intervals) -> NDArray
     return during
 
 
-def judge_links(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotJudged:
+def judge_links(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotEvaluated:
     """Return the links on which this rank reaches less than 80 % of the vendor's expected bandwidth.
 
     Retried transfers and those that computation may have slowed down are left out if there are others (`undisturbed`),
@@ -150,19 +150,19 @@ def judge_links(transfers: LinkTransfers, window_ns: int) -> list[Finding] | Not
                 )
             )
     if not reached:
-        return NotJudged(
+        return NotEvaluated(
             rule="bandwidth of links", reason="no transfer over a link whose bandwidth is known was recorded"
         )
     return found
 
 
-def find_small_packets(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotJudged:
+def find_small_packets(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotEvaluated:
     """Return the slow links on which more than 20 % of the packets are too small to reach the bandwidth.
 
     A link that reaches its expected bandwidth needs no cause (Hermes, section 4.2.2).
     """
     if not len(transfers.packet_count):
-        return NotJudged(
+        return NotEvaluated(
             rule=SMALL_PACKETS, reason="the sizes of packets were not recorded (profiler level 1 has them)"
         )
     found = []
@@ -184,11 +184,11 @@ def find_small_packets(transfers: LinkTransfers, window_ns: int) -> list[Finding
     return found
 
 
-def find_retransmission(transfers: LinkTransfers) -> list[Finding] | NotJudged:
+def find_retransmission(transfers: LinkTransfers) -> list[Finding] | NotEvaluated:
     """Return the collectives with an RDMA transfer of 4 s or more, which is a timeout and a retry."""
     at = transfers.of(RDMA)
     if not len(at):
-        return NotJudged(rule=RETRANSMISSION, reason="no transfer over RDMA was recorded")
+        return NotEvaluated(rule=RETRANSMISSION, reason="no transfer over RDMA was recorded")
     long = at[transfers.transit_ns[at] >= RETRANSMISSION_NS.value]
     if not len(long):
         return []
@@ -205,7 +205,7 @@ def find_retransmission(transfers: LinkTransfers) -> list[Finding] | NotJudged:
     ]
 
 
-def find_link_contention(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotJudged:
+def find_link_contention(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotEvaluated:
     """Return the SDMA transfers during computation below 80 % of the link's bandwidth (vendor: 0.8 x 18 GB/s).
 
     None if they cost less than 1 % of the window, or if those without computation are as slow: then the link is slow
@@ -213,7 +213,7 @@ def find_link_contention(transfers: LinkTransfers, window_ns: int) -> list[Findi
     """
     at = transfers.of(SUM_OF_LINKS)
     if transfers.during_compute is None or not len(at):
-        return NotJudged(
+        return NotEvaluated(
             rule=CONTENTION, reason="no SDMA transfer of which it is known whether it overlaps computation"
         )
     wanted = LINK_BYTES_PER_SECOND[SUM_OF_LINKS].value / 1e9
@@ -243,10 +243,10 @@ def find_link_contention(transfers: LinkTransfers, window_ns: int) -> list[Findi
     ]
 
 
-def find_misaligned_packets(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotJudged:
+def find_misaligned_packets(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotEvaluated:
     """Return the slow HCCS or SDMA links with packets whose size is not a multiple of 512 bytes."""
     if not len(transfers.packet_count):
-        return NotJudged(rule=UNALIGNED, reason="the sizes of packets were not recorded (profiler level 1 has them)")
+        return NotEvaluated(rule=UNALIGNED, reason="the sizes of packets were not recorded (profiler level 1 has them)")
     found = []
     for link in _ALIGNED_LINKS:
         size_P, count_P = _packets(transfers, link)

@@ -5,7 +5,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.contracts.finding import COMMUNICATION, MEDIUM, Finding, NotJudged
+from lockstep.contracts.finding import COMMUNICATION, MEDIUM, Finding, NotEvaluated
 from lockstep.diagnosis.communication_causes.collectives import BARRIER, RankCollectives
 from lockstep.diagnosis.communication_causes.thresholds import (
     ALIGNMENT_BYTES,
@@ -32,11 +32,11 @@ def misaligned(collectives: RankCollectives) -> NDArray[np.int64]:
     return np.flatnonzero((size != ABSENT) & (size % int(ALIGNMENT_BYTES.value) != 0))
 
 
-def find_misaligned(collectives: RankCollectives, *, vendor: str) -> list[Finding] | NotJudged:
+def find_misaligned(collectives: RankCollectives, *, vendor: str) -> list[Finding] | NotEvaluated:
     """Return the collectives whose size is unaligned for HCCS; for other links the rule is not evaluated."""
     known = collectives.bytes != ABSENT
     if not known.any():
-        return NotJudged(rule=UNALIGNED, reason="the trace does not record the sizes of collectives")
+        return NotEvaluated(rule=UNALIGNED, reason="the trace does not record the sizes of collectives")
     at = misaligned(collectives)
     sizes = sorted({int(size) for size in collectives.bytes[at]}, reverse=True)
     reported = (
@@ -44,7 +44,7 @@ def find_misaligned(collectives: RankCollectives, *, vendor: str) -> list[Findin
         f"largest of {', '.join(str(size) for size in sizes[:3])} bytes"
     )
     if vendor != "ascend":
-        return NotJudged(
+        return NotEvaluated(
             rule=UNALIGNED, reason=f"only HCCS is known to want aligned sizes, not {vendor}'s links; {reported}"
         )
     large = at[collectives.bytes[at] >= SMALL_MESSAGE_BYTES.value]
@@ -65,7 +65,9 @@ def find_misaligned(collectives: RankCollectives, *, vendor: str) -> list[Findin
     ]
 
 
-def find_small_messages(collectives: RankCollectives, window_ns: int, *, steps: int = 1) -> list[Finding] | NotJudged:
+def find_small_messages(
+    collectives: RankCollectives, window_ns: int, *, steps: int = 1
+) -> list[Finding] | NotEvaluated:
     """Return a finding if many small collectives cost more latency than a few fused ones would.
 
     For backends that record no packets: more than 20 % of all collectives are below 1 MB, at least ten could be
@@ -76,7 +78,7 @@ def find_small_messages(collectives: RankCollectives, window_ns: int, *, steps: 
     size = collectives.bytes
     fusible = np.array([kind in _FUSIBLE for kind in collectives.kinds], np.bool_) & (size > 0)
     if int(fusible.sum()) < COLLECTIVES.value:
-        return NotJudged(rule=SMALL_PACKETS, reason="the trace has no collectives of known size that could be fused")
+        return NotEvaluated(rule=SMALL_PACKETS, reason="the trace has no collectives of known size that could be fused")
     data = np.array([kind != BARRIER for kind in collectives.kinds], np.bool_)
     small = fusible & (size < SMALL_MESSAGE_BYTES.value)
     if not small.any() or small.sum() <= SMALL_SHARE.value * data.sum():

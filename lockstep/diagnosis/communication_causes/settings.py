@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from lockstep.contracts.finding import COMMUNICATION, HIGH, MEDIUM, Finding, NotJudged
+from lockstep.contracts.finding import COMMUNICATION, HIGH, MEDIUM, Finding, NotEvaluated
 from lockstep.trace.kineto.metadata import NETWORK_PREFIXES
 
 NETWORK = "network_configuration"
@@ -61,7 +61,7 @@ def find_settings(
     *,
     partial: Collection[int] = (),
     versions: Mapping[int, Mapping[str, str]] | None = None,
-) -> list[Finding] | NotJudged:
+) -> list[Finding] | NotEvaluated:
     """Return findings on the network settings of the ranks, by rank and variable; an empty value counts as not set.
 
     For ranks in `partial` only the given variables are known, for all others every variable is. `versions` are those of
@@ -70,7 +70,7 @@ def find_settings(
     differing = _unequal_versions(versions or {})
     if not environments:
         reason = "insufficient evidence: no trace and no doctor's facts next to them give the variables of the ranks"
-        return differing or NotJudged(rule=NETWORK, reason=reason)
+        return differing or NotEvaluated(rule=NETWORK, reason=reason)
     known = {
         rank: {name: value.strip()[:_VALUE_CHARS] for name, value in each.items() if name.startswith(NETWORK_PREFIXES)}
         for rank, each in environments.items()

@@ -4,7 +4,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.contracts.finding import COMMUNICATION, Finding, NotJudged
+from lockstep.contracts.finding import COMMUNICATION, Finding, NotEvaluated
 from lockstep.diagnosis.communication_causes.bandwidth import SLOW_LINK
 from lockstep.diagnosis.communication_causes.collectives import Group
 from lockstep.diagnosis.communication_causes.matching import CollectiveTable
@@ -12,14 +12,14 @@ from lockstep.diagnosis.communication_causes.thresholds import BLAME_SHARE, COLL
 from lockstep.diagnosis.communication_causes.waiting import Times, greatest, wait_ratio
 
 
-def judge_transmission(table: CollectiveTable, window_ns: int) -> list[Finding] | NotJudged:
+def judge_transmission(table: CollectiveTable, window_ns: int) -> list[Finding] | NotEvaluated:
     """Return the ranks for whose transmission the others wait, by the transmission times of the vendor.
 
     This is Hermes' second synchronisation: T is a device's transmission (transit) time, so the slowest is to blame.
     """
     rule = "waiting for transmission"
     if not len(table) or not (table.transit_ns > 0).any():
-        return NotJudged(rule=rule, reason="the traces do not distinguish transmission from waiting")
+        return NotEvaluated(rule=rule, reason="the traces do not distinguish transmission from waiting")
     groups = ((group, table.transit_ns[table.rows_of(group)]) for group in dict.fromkeys(table.groups))
     judged = (_slow_transmission(group, transit, table.ranks, window_ns) for group, transit in groups)
     return [finding for finding in judged if finding is not None]

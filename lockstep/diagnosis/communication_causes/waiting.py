@@ -18,7 +18,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.contracts.finding import COMMUNICATION, HIGH, LOW, MEDIUM, Finding, NotJudged
+from lockstep.contracts.finding import COMMUNICATION, HIGH, LOW, MEDIUM, Finding, NotEvaluated
 from lockstep.diagnosis.communication_causes.awaited import awaited_first, waited_once_ns
 from lockstep.diagnosis.communication_causes.collectives import ROOTED, Group
 from lockstep.diagnosis.communication_causes.matching import CollectiveTable
@@ -288,7 +288,9 @@ def _waits(start_ns: NDArray[np.int64], waited: Times) -> Iterator[Intervals]:
         yield merged(start_ns[:, at], ends_ns[:, at])
 
 
-def judge_waiting(waiting: Sequence[GroupWaiting], window_ns: int, *, hides: bool = False) -> list[Finding] | NotJudged:
+def judge_waiting(
+    waiting: Sequence[GroupWaiting], window_ns: int, *, hides: bool = False
+) -> list[Finding] | NotEvaluated:
     """Return the ranks that others wait for, the most expensive first.
 
     `lost_ns` is the time in which all others waited for the named rank and had nothing to compute: waiting during
@@ -298,10 +300,10 @@ def judge_waiting(waiting: Sequence[GroupWaiting], window_ns: int, *, hides: boo
     for may not be among them.
     """
     if not waiting:
-        return NotJudged(rule=RULE, reason="no two traces share a collective")
+        return NotEvaluated(rule=RULE, reason="no two traces share a collective")
     groups = [each for each in waiting if each.collectives >= COLLECTIVES.value]
     if not groups:
-        return NotJudged(rule=RULE, reason=f"no group has {COLLECTIVES.value:.0f} collectives that its ranks share")
+        return NotEvaluated(rule=RULE, reason=f"no group has {COLLECTIVES.value:.0f} collectives that its ranks share")
     found = [finding for each in groups if (finding := _judged(each, window_ns, hides=hides)) is not None]
     return sorted(found, key=lambda each: -(each.lost_ns or 0))
 

@@ -1,7 +1,7 @@
 """Causes on the host: the loader, compilation, dispatch, synchronising calls, garbage collection, contention.
 
 `view_host` prepares a rank's columns once. Each rule `judge_*` is a pure function of that view and of further inputs,
-and returns findings or `NotJudged`. `judge_host` runs all rules. Limits are data in `thresholds`.
+and returns findings or `NotEvaluated`. `judge_host` runs all rules. Limits are data in `thresholds`.
 """
 
 from lockstep.diagnosis.host_causes.collection import Collection

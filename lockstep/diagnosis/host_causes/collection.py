@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lockstep.contracts.finding import CPU, HIGH, LOW, Finding, NotJudged
+from lockstep.contracts.finding import CPU, HIGH, LOW, Finding, NotEvaluated
 from lockstep.diagnosis.host_causes import thresholds as limits
 from lockstep.diagnosis.host_causes.view import LOADER_PREFIX, HostView, measured_before
 from lockstep.trace.columns import Mask
@@ -31,7 +31,7 @@ class Collection:
     generation: int | None = None
 
 
-def judge_collections(view: HostView, *, noted: Sequence[Collection] | None = None) -> list[Finding] | NotJudged:
+def judge_collections(view: HostView, *, noted: Sequence[Collection] | None = None) -> list[Finding] | NotEvaluated:
     """Return the cost of collections in the window.
 
     `noted` are the agent's collections of the training thread; None means that they were not noted, an empty sequence
@@ -78,11 +78,11 @@ def _array(noted: Sequence[Collection] | None, field: str) -> Times:
     return np.array([getattr(each, field) for each in noted or ()], np.int64)
 
 
-def _guess(view: HostView) -> list[Finding] | NotJudged:
+def _guess(view: HostView) -> list[Finding] | NotEvaluated:
     """Find long gaps in which the trace shows no activity of device or host."""
     unknown = "no collection was recorded (record_python_gc_info, Ascend's gc_detect_threshold) nor noted by the agent"
     if not view.has_device:
-        return NotJudged(rule=GC, reason=f"{unknown}; without a device a gap is no evidence")
+        return NotEvaluated(rule=GC, reason=f"{unknown}; without a device a gap is no evidence")
     columns = view.columns
     idle = view.idle()
     length_ns = idle.end_ns - idle.start_ns
@@ -94,7 +94,7 @@ def _guess(view: HostView) -> list[Finding] | NotJudged:
     silent = _are_silent(gaps, begins_ns, held, calls)
     lost_ns = int((gaps.end_ns - gaps.start_ns)[silent].sum())
     if view.share(lost_ns) < limits.GC_RATIO.value:
-        return NotJudged(rule=GC, reason=unknown)
+        return NotEvaluated(rule=GC, reason=unknown)
     found = f"{np.count_nonzero(silent)} gaps of more than 200 ms"
     sentence = f"{found}, {view.per_step(lost_ns)}, in which device and host show nothing"
     return [

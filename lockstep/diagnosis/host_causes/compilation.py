@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.contracts.finding import CPU, HIGH, MEDIUM, Finding, NotJudged
+from lockstep.contracts.finding import CPU, HIGH, MEDIUM, Finding, NotEvaluated
 from lockstep.diagnosis.host_causes import thresholds as limits
 from lockstep.diagnosis.host_causes.nesting import Events, own_ns_by_name
 from lockstep.diagnosis.host_causes.view import HostView
@@ -50,10 +50,10 @@ class ChangingShapes:
     examples: tuple[str, ...]
 
 
-def judge_compilation(view: HostView) -> list[Finding] | NotJudged:
+def judge_compilation(view: HostView) -> list[Finding] | NotEvaluated:
     """Return the cost of compilation in the window, and whether changing shapes cause it."""
     if not (view.host | view.calls).any():
-        return NotJudged(rule=COMPILATION, reason="no host events in the window")
+        return NotEvaluated(rule=COMPILATION, reason="no host events in the window")
     compiles = view.named(is_compiling, view.host | view.calls)
     spans = view.spans(compiles)
     exposed = view.exposed(spans)

@@ -1,6 +1,6 @@
 """Other processes on the trainer's cores (Hermes 4.2.2), from counters of the node, never from a trace."""
 
-from lockstep.contracts.finding import CPU, HIGH, LOW, MEDIUM, Finding, NotJudged
+from lockstep.contracts.finding import CPU, HIGH, LOW, MEDIUM, Finding, NotEvaluated
 from lockstep.contracts.messages import HostSpan
 from lockstep.diagnosis.host_causes import thresholds as limits
 
@@ -9,17 +9,19 @@ CONTENTION = "cpu_contention"
 
 def judge_contention(
     host: HostSpan | None, *, window_ns: tuple[int, int], ranks: tuple[int, ...]
-) -> list[Finding] | NotJudged:
+) -> list[Finding] | NotEvaluated:
     """Return whether other jobs' processes, or a limit of its control group, keep a rank off the CPU.
 
     Ranks of one job that wait for each other's cores are no fault of any of them; `cpu_share` compares them.
     """
     if host is None or host.span_ns <= 0:
-        return NotJudged(
+        return NotEvaluated(
             rule=CONTENTION, reason="no exporter sampled the node during the capture; a trace does not show it"
         )
     if host.run_queue_wait_ns is None and host.throttled_ns is None and host.others_cores is None:
-        return NotJudged(rule=CONTENTION, reason="neither run-queue waits nor throttling nor other processes are known")
+        return NotEvaluated(
+            rule=CONTENTION, reason="neither run-queue waits nor throttling nor other processes are known"
+        )
     is_throttled = (host.throttled_ns or 0) >= limits.THROTTLED_RATIO.value * host.span_ns
     if not is_throttled and not _is_crowded(host):
         return []

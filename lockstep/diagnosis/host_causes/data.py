@@ -18,7 +18,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.contracts.finding import HIGH, IO, LOW, MEDIUM, Finding, NotJudged
+from lockstep.contracts.finding import HIGH, IO, LOW, MEDIUM, Finding, NotEvaluated
 from lockstep.diagnosis.host_causes import thresholds as limits
 from lockstep.diagnosis.host_causes.nesting import is_user_code, own_ns_by_name
 from lockstep.diagnosis.host_causes.view import LOADER_PREFIX, HostView, overlap_ns
@@ -67,12 +67,12 @@ class LoaderSamples:
         return float((self.ready <= 0).mean()) if len(self.ready) else 1.0
 
 
-def judge_loader(view: HostView, *, loader: LoaderSamples | None = None) -> list[Finding] | NotJudged:
+def judge_loader(view: HostView, *, loader: LoaderSamples | None = None) -> list[Finding] | NotEvaluated:
     """Return the stage in which torch's loader holds the training thread while the device has nothing to do."""
     mine = view.host & (view.columns.thread == view.thread)
     loaders = view.named(lambda name: name.startswith(LOADER_PREFIX), mine)
     if not loaders.any():
-        return NotJudged(rule=_RULE, reason=f"no span {LOADER_PREFIX}... on the training thread")
+        return NotEvaluated(rule=_RULE, reason=f"no span {LOADER_PREFIX}... on the training thread")
     exposed = view.exposed(view.spans(loaders))
     lost_ns = exposed.measure_ns()
     if not _is_bottleneck(view, lost_ns):
@@ -99,10 +99,10 @@ def judge_loader(view: HostView, *, loader: LoaderSamples | None = None) -> list
     ]
 
 
-def judge_fetching(view: HostView) -> list[Finding] | NotJudged:
+def judge_fetching(view: HostView) -> list[Finding] | NotEvaluated:
     """Return whether the device is idle while batches are copied to it."""
     if not view.has_device:
-        return NotJudged(rule="data fetching", reason="no device: nothing is copied to one")
+        return NotEvaluated(rule="data fetching", reason="no device: nothing is copied to one")
     columns = view.columns
     copies = view.named(
         lambda name: _TO_DEVICE.search(name) is not None, view.device & (columns.work == WorkKind.MEMORY)

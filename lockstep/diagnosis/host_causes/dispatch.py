@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lockstep.contracts.finding import CPU, HIGH, MEDIUM, Finding, NotJudged
+from lockstep.contracts.finding import CPU, HIGH, MEDIUM, Finding, NotEvaluated
 from lockstep.diagnosis.host_causes import thresholds as limits
 from lockstep.diagnosis.host_causes.fusible import FusibleSequence, fusible_sequences
 from lockstep.diagnosis.host_causes.view import HostView
@@ -57,13 +57,13 @@ def launch_waits(view: HostView) -> Intervals:
     return Intervals(idle.start_ns[late], np.minimum(idle.end_ns, launched_ns)[late])
 
 
-def judge_dispatch(view: HostView) -> list[Finding] | NotJudged:
+def judge_dispatch(view: HostView) -> list[Finding] | NotEvaluated:
     """Return whether launching holds the device up, and which sequences of kernels to fuse."""
     if not view.has_device:
-        return NotJudged(rule=DISPATCH, reason="no device: operators run where they are dispatched")
+        return NotEvaluated(rule=DISPATCH, reason="no device: operators run where they are dispatched")
     small = small_kernels(view)
     if not small.kernels:
-        return NotJudged(rule=DISPATCH, reason="no kernels in the window")
+        return NotEvaluated(rule=DISPATCH, reason="no kernels in the window")
     sequences = fusible_sequences(view)
     waits = launch_waits(view)
     lost_ns = waits.measure_ns()

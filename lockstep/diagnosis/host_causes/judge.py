@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lockstep.contracts.finding import Finding, NotJudged
+from lockstep.contracts.finding import Finding, NotEvaluated
 from lockstep.contracts.messages import HostSpan
 from lockstep.diagnosis.host_causes.collection import Collection, judge_collections
 from lockstep.diagnosis.host_causes.compilation import judge_compilation
@@ -19,7 +19,7 @@ class HostCauses:
     """Findings of the rules, the most expensive first, and the rules that could not be evaluated."""
 
     findings: tuple[Finding, ...]
-    not_judged: tuple[NotJudged, ...]
+    not_judged: tuple[NotEvaluated, ...]
 
 
 def judge_host(
@@ -42,10 +42,12 @@ def judge_host(
         judge_collections(view, noted=noted),
         judge_contention(host, window_ns=view.window_ns, ranks=view.ranks),
     )
-    findings = [_with_steps(finding) for answer in answers if not isinstance(answer, NotJudged) for finding in answer]
+    findings = [
+        _with_steps(finding) for answer in answers if not isinstance(answer, NotEvaluated) for finding in answer
+    ]
     return HostCauses(
         findings=tuple(sorted(findings, key=lambda finding: -(finding.lost_ns or 0))),
-        not_judged=tuple(answer for answer in answers if isinstance(answer, NotJudged)),
+        not_judged=tuple(answer for answer in answers if isinstance(answer, NotEvaluated)),
     )
 
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.contracts.finding import CPU, HIGH, MEDIUM, Finding, NotJudged
+from lockstep.contracts.finding import CPU, HIGH, MEDIUM, Finding, NotEvaluated
 from lockstep.diagnosis.frames import readable
 from lockstep.diagnosis.host_causes import thresholds as limits
 from lockstep.diagnosis.host_causes.nesting import CallPlace, Events, places
@@ -63,13 +63,13 @@ class _Group:
     steps: tuple[int, int] | None
 
 
-def judge_synchronisation(view: HostView) -> list[Finding] | NotJudged:
+def judge_synchronisation(view: HostView) -> list[Finding] | NotEvaluated:
     """Return the calls that make the device idle, the most expensive first, with the code that makes them."""
     if not view.has_device:
         return _judge_without_device(view)
     calls = np.flatnonzero(_waits(view))
     if not len(calls) and not view.calls.any():
-        return NotJudged(rule=SYNCHRONISATION, reason="the trace holds no calls into the device's runtime")
+        return NotEvaluated(rule=SYNCHRONISATION, reason="the trace holds no calls into the device's runtime")
     if found := [*_launches_block(view, calls)]:
         return [*found, *_batch_norms(view)]
     groups = [group for group in _groups(view, calls) if view.share(group.lost_ns) >= limits.SYNC_RATIO.value]
@@ -79,7 +79,7 @@ def judge_synchronisation(view: HostView) -> list[Finding] | NotJudged:
         sentence = (
             f"one call of {once[0].name} holds {view.share(once[0].lost_ns):.0%} of a window without marked steps"
         )
-        return NotJudged(rule=SYNCHRONISATION, reason=f"{sentence}: nothing shows that a step does so again")
+        return NotEvaluated(rule=SYNCHRONISATION, reason=f"{sentence}: nothing shows that a step does so again")
     return found
 
 
@@ -265,13 +265,13 @@ def _batch_norms(view: HostView) -> Iterator[Finding]:
     )
 
 
-def _judge_without_device(view: HostView) -> list[Finding] | NotJudged:
+def _judge_without_device(view: HostView) -> list[Finding] | NotEvaluated:
     columns = view.columns
     reads = view.named(lambda name: _READS_BACK.fullmatch(name) is not None, view.host & _on(view, view.thread))
     spent_ns = view.spans(reads).measure_ns()
     if view.share(spent_ns) < limits.READ_BACK_RATIO.value:
         reason = "no device: reading a value back makes nothing wait, and takes no time of its own here"
-        return NotJudged(rule=SYNCHRONISATION, reason=reason)
+        return NotEvaluated(rule=SYNCHRONISATION, reason=reason)
     outer = np.flatnonzero(reads)
     outer = outer[_outermost(columns.start_ns[outer], columns.end_ns[outer])]
     where = _most_spent(columns.duration_ns[outer], places(view, outer))

@@ -1,6 +1,6 @@
 """Abnormal functions as findings, in the form that all rules of the diagnosis share."""
 
-from lockstep.contracts.finding import COMMUNICATION, COMPUTE, CPU, HIGH, MEDIUM, Finding, NotJudged
+from lockstep.contracts.finding import COMMUNICATION, COMPUTE, CPU, HIGH, MEDIUM, Finding, NotEvaluated
 from lockstep.diagnosis.localisation.abnormal import AbnormalFunction, Localisation
 from lockstep.diagnosis.localisation.outlier_ranks import OutlierBy
 from lockstep.trace.patterns import FunctionClass
@@ -26,14 +26,14 @@ _CAUSES_OF_OUTLIERS = {OutlierBy.USAGE: SLOW_LINK, OutlierBy.SHORTEST: LATE_ARRI
 _NS_PER_S = 1_000_000_000
 
 
-def findings_of(localisation: Localisation) -> list[Finding] | NotJudged:
+def findings_of(localisation: Localisation) -> list[Finding] | NotEvaluated:
     """Return a finding for each abnormal function, those that lose most time first.
 
-    `NotJudged` if nothing is abnormal and there were no peers to compare it with.
+    `NotEvaluated` if nothing is abnormal and there were no peers to compare it with.
     """
     if not localisation.abnormal and not localisation.has_peers:
         reason = f"{localisation.workers} workers summarised, and no two that do the same work: no peer to compare with"
-        return NotJudged(rule=RULE, reason=reason)
+        return NotEvaluated(rule=RULE, reason=reason)
     return [_finding(each, localisation.workers) for each in localisation.abnormal]
 
 

@@ -3,5 +3,5 @@
 May import contracts and trace, and numpy. `classic` is Hermes' roofline of operators with a formula, from shapes;
 `components` the component roofline of Ascend operators (ASPLOS 2025), from counters. `classic_rules`,
 `component_rules` and `ascend_rules` turn them into findings. Thresholds are data (`roofline_limits`), and so are the
-devices (`devices`). Unknown results are NotJudged, with their reason.
+devices (`devices`). Unknown results are NotEvaluated, with their reason.
 """

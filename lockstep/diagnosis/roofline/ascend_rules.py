@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.contracts.finding import COMPUTE, MEDIUM, Finding, NotJudged
+from lockstep.contracts.finding import COMPUTE, MEDIUM, Finding, NotEvaluated
 from lockstep.diagnosis.roofline.kernel_counters import KernelCounters, is_aicpu
 from lockstep.diagnosis.roofline.operands import ascend_operands
 from lockstep.diagnosis.roofline.roofline_limits import (
@@ -26,10 +26,10 @@ _MATRIX_AXES = 2
 _NAMED = 5
 
 
-def find_aicpu(kernels: KernelCounters, rank: int) -> list[Finding] | NotJudged:
+def find_aicpu(kernels: KernelCounters, rank: int) -> list[Finding] | NotEvaluated:
     """Return the operators that ran on the AICPU because the AI cores do not know their format, above 20 us each."""
     if not len(kernels):
-        return NotJudged(rule=AICPU, reason="there is no kernel")
+        return NotEvaluated(rule=AICPU, reason="there is no kernel")
     at = [place for place, core in enumerate(kernels.cores) if is_aicpu(core)]
     at = [place for place in at if kernels.duration_ns[place] > TASK_NS.value]
     if not at:
@@ -48,11 +48,11 @@ def find_aicpu(kernels: KernelCounters, rank: int) -> list[Finding] | NotJudged:
     ]
 
 
-def find_private_formats(kernels: KernelCounters, rank: int) -> list[Finding] | NotJudged:
+def find_private_formats(kernels: KernelCounters, rank: int) -> list[Finding] | NotEvaluated:
     """Return conversions between data formats (TransData) that take a relevant share of the kernels' time."""
     total_ns = int(kernels.duration_ns.sum())
     if not total_ns:
-        return NotJudged(rule=PRIVATE_FORMAT, reason="there is no kernel")
+        return NotEvaluated(rule=PRIVATE_FORMAT, reason="there is no kernel")
     at = [place for place, each in enumerate(kernels.types) if each.lower().startswith(_CONVERSIONS)]
     lost_ns = int(kernels.duration_ns[at].sum()) if at else 0
     if lost_ns < OPERATOR_SHARE.value * total_ns:
@@ -74,14 +74,14 @@ def find_private_formats(kernels: KernelCounters, rank: int) -> list[Finding] | 
     ]
 
 
-def find_affinity(kernels: KernelCounters, rank: int) -> list[Finding] | NotJudged:
+def find_affinity(kernels: KernelCounters, rank: int) -> list[Finding] | NotEvaluated:
     """Return matrix products and attention with axes that are unaligned for the cube, if their share is relevant.
 
     Inner axes of both operands of a matrix product should be multiples of 256, head width and sequence of an attention
     multiples of 128.
     """
     if not any(kernels.shapes):
-        return NotJudged(rule=AFFINITY, reason="the capture has no shapes of kernels")
+        return NotEvaluated(rule=AFFINITY, reason="the capture has no shapes of kernels")
     return [finding for taste in _TASTES for finding in _unfit(kernels, rank, taste)]
 
 
@@ -159,7 +159,7 @@ def find_frequency_drop(
     windows_ns: Mapping[int, tuple[int, int]],
     *,
     rated_mhz: float | None = None,
-) -> list[Finding] | NotJudged:
+) -> list[Finding] | NotEvaluated:
     """Return the ranks whose mean clock is more than 5 % below `rated_mhz`, by default the highest seen on any rank.
 
     Both are by rank, for ranks with devices of one type. Each sample holds until the next one or the window's end; idle
@@ -167,7 +167,9 @@ def find_frequency_drop(
     """
     means = {rank: mean for rank, each in samples.items() if (mean := mean_mhz(each, windows_ns[rank])) is not None}
     if not means:
-        return NotJudged(rule=FREQUENCY, reason="the traces have no samples of the AI cores' frequency in the window")
+        return NotEvaluated(
+            rule=FREQUENCY, reason="the traces have no samples of the AI cores' frequency in the window"
+        )
     highest = max(float(samples[rank].mhz.max()) for rank in means)
     rated = max(highest, rated_mhz or 0.0)
     slow = {rank: mean for rank, mean in sorted(means.items()) if mean < rated * (1 - FREQUENCY_DROP.value)}

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
-from lockstep.contracts.finding import NotJudged
+from lockstep.contracts.finding import NotEvaluated
 from lockstep.diagnosis.roofline.convolutions import convolution_outputs
 from lockstep.diagnosis.roofline.devices import Roof, roof_of
 from lockstep.diagnosis.roofline.formulas import has_formula, work_of
@@ -92,14 +92,14 @@ def classify(point: OperatorPoint, roof: Roof, utilisation: float) -> str:
 
 def operator_rooflines(
     columns: TraceColumns, *, device: str = "", utilisation: float = UTILISATION.value
-) -> Rooflines | NotJudged:
+) -> Rooflines | NotEvaluated:
     """Return the roofline point of every operator whose work is known.
 
     `device` overrides the name in the trace. For an unknown device the points have achieved rates but no verdict.
     """
     groups = launched_groups(columns)
     if not groups.total_ns:
-        return NotJudged(rule=RULE, reason="the trace has no compute kernel on a device")
+        return NotEvaluated(rule=RULE, reason="the trace has no compute kernel on a device")
     device = device or (columns.metadata.devices[0] if columns.metadata.devices else "")
     unjudged: dict[str, int] = defaultdict(int)
     if groups.unattributed_ns:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from lockstep.contracts.finding import COMPUTE, HIGH, MEDIUM, Finding, NotJudged
+from lockstep.contracts.finding import COMPUTE, HIGH, MEDIUM, Finding, NotEvaluated
 from lockstep.diagnosis.roofline.classic import (
     COMPUTE_BOUND,
     MEMORY_BOUND,
@@ -21,17 +21,17 @@ _TERA = 1e12
 _WITH_DECIMAL_FROM = 100
 
 
-def judge_rooflines(rooflines: Rooflines | NotJudged, rank: int) -> list[Finding] | NotJudged:
+def judge_rooflines(rooflines: Rooflines | NotEvaluated, rank: int) -> list[Finding] | NotEvaluated:
     """Return a finding for each operator with a relevant share of the device's compute time, longest first.
 
     Memory and compute bound operators are findings too, with other remedies (fusion, quantisation, frequency).
     `lost_ns` is what an underutilised operator would save at the threshold; what a bound one can save is unknown and at
     most its time. If all operators bound by one line take less than `WORTH_FIXING`, none of them is a finding.
     """
-    if isinstance(rooflines, NotJudged):
+    if isinstance(rooflines, NotEvaluated):
         return rooflines
     if not any(point.verdict for point in rooflines.points):
-        return NotJudged(rule=RULE, reason=_why_not(rooflines))
+        return NotEvaluated(rule=RULE, reason=_why_not(rooflines))
     worth = [
         point
         for point in by_operator(rooflines.points)

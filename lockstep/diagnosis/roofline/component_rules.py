@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.contracts.finding import COMPUTE, Finding, NotJudged
+from lockstep.contracts.finding import COMPUTE, Finding, NotEvaluated
 from lockstep.diagnosis.roofline.components import Bound, ComponentTable, Verdicts, classify
 from lockstep.diagnosis.roofline.kernel_counters import KernelCounters
 from lockstep.diagnosis.roofline.roofline_limits import FINDINGS, OPERATOR_SHARE, TASK_NS, TIME_RATIO
@@ -26,17 +26,17 @@ CAUSES = {
 }
 
 
-def judge_components(kernels: KernelCounters, table: ComponentTable, rank: int) -> list[Finding] | NotJudged:
+def judge_components(kernels: KernelCounters, table: ComponentTable, rank: int) -> list[Finding] | NotEvaluated:
     """Return a finding for each type of operator and cause with a relevant share of the kernels' time, longest first.
 
     Tasks below 20 us are left out, as by the vendor. If the capture's counters decide for no operator, the result is
-    NotJudged and names the group of counters that would.
+    NotEvaluated and names the group of counters that would.
     """
     verdicts = classify(table)
     total_ns = int(kernels.duration_ns.sum())
     long = kernels.duration_ns >= TASK_NS.value
     if not total_ns or not (long & (verdicts.bound != Bound.UNDECIDED)).any():
-        return NotJudged(rule=RULE, reason=why_undecided(kernels, table, verdicts))
+        return NotEvaluated(rule=RULE, reason=why_undecided(kernels, table, verdicts))
     places: dict[tuple[str, int, int], list[int]] = defaultdict(list)
     for place in np.flatnonzero(long & (verdicts.bound != Bound.UNDECIDED)).tolist():
         places[kernels.types[place], int(verdicts.bound[place]), int(verdicts.component[place])].append(place)

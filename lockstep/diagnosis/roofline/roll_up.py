@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lockstep.contracts.finding import Finding, NotJudged
+from lockstep.contracts.finding import Finding, NotEvaluated
 from lockstep.diagnosis.roofline.roofline_limits import ADVISED, DEVICE_BOUND, WORTH_FIXING
 
 RULE = "operators"
@@ -16,7 +16,7 @@ _NAMED = 3
 _SENTENCES = 3
 
 
-def roll_up(findings: Iterable[Finding], *, window_ns: int, computing_ns: int) -> list[Finding] | NotJudged:
+def roll_up(findings: Iterable[Finding], *, window_ns: int, computing_ns: int) -> list[Finding] | NotEvaluated:
     """Return one finding per cause, with its longest operators; findings without a known loss come last.
 
     Advice depends on what limits a large enough part of the loss (`ADVISED`).
@@ -30,7 +30,7 @@ def roll_up(findings: Iterable[Finding], *, window_ns: int, computing_ns: int) -
     if by_cause and computing_ns < DEVICE_BOUND.value * window_ns:
         share = f"{computing_ns / max(window_ns, 1):.0%}"
         reason = f"the device computes in {share} of the window: faster operators would not shorten the step"
-        return NotJudged(rule=RULE, reason=reason)
+        return NotEvaluated(rule=RULE, reason=reason)
     joined = [_joined(same) for same in by_cause.values()]
     return [each for each in joined if each.lost_ns is None or each.lost_ns >= WORTH_FIXING.value * window_ns]
 

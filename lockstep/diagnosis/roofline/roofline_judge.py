@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lockstep.contracts.finding import Finding, NotJudged
+from lockstep.contracts.finding import Finding, NotEvaluated
 from lockstep.diagnosis.roofline.ascend_rules import find_affinity, find_aicpu, find_private_formats
 from lockstep.diagnosis.roofline.classic import Rooflines, operator_rooflines
 from lockstep.diagnosis.roofline.classic_rules import judge_rooflines
@@ -16,7 +16,7 @@ class OperatorCauses:
     """Findings of the rules, the most expensive first, rules that could not be evaluated, and the roofline points."""
 
     findings: tuple[Finding, ...]
-    not_judged: tuple[NotJudged, ...]
+    not_judged: tuple[NotEvaluated, ...]
     rooflines: Rooflines | None
 
 
@@ -28,7 +28,7 @@ def judge_operators(
     The clock is compared over ranks, so `find_frequency_drop` is separate.
     """
     rooflines = operator_rooflines(columns, device=device)
-    answers: list[list[Finding] | NotJudged] = [judge_rooflines(rooflines, rank)]
+    answers: list[list[Finding] | NotEvaluated] = [judge_rooflines(rooflines, rank)]
     if kernels is not None:
         answers += [
             judge_components(kernels, component_table_of(kernels), rank),
@@ -39,6 +39,6 @@ def judge_operators(
     findings = [finding for answer in answers if isinstance(answer, list) for finding in answer]
     return OperatorCauses(
         findings=tuple(sorted(findings, key=lambda each: -(each.lost_ns or 0))),
-        not_judged=tuple(answer for answer in answers if isinstance(answer, NotJudged)),
+        not_judged=tuple(answer for answer in answers if isinstance(answer, NotEvaluated)),
         rooflines=rooflines if isinstance(rooflines, Rooflines) else None,
     )

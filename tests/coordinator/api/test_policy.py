@@ -255,4 +255,4 @@ async def test_another_token_is_in_force_after_a_reload(site, token_file):
 async def test_policy_changes_reach_runs_as_instructions_of_none(site):
     """A change by itself opens, closes and asks for nothing."""
     play(site.runs, FAULTY, 0, 30)
-    assert names(site.runs.adopt(site.control.policy, 0.0)) == []
+    assert names(site.runs.set_policies(site.control.policy, 0.0)) == []

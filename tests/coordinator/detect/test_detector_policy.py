@@ -20,7 +20,7 @@ def found_after(scenario, before, after):
     kinds = ([], [])
     for row in recording.rows():
         if row.step == CHANGE:
-            detector.adopt(apply(Policy(), after))
+            detector.set_policy(apply(Policy(), after))
         kinds[row.step >= CHANGE].extend(anomaly.kind for anomaly in detector.evaluate(row).anomalies)
     return tuple(set(kind) for kind in kinds)
 

@@ -21,7 +21,7 @@ def found(ranks: ReportedRanks, steps: int, *, nodes: dict[int, str] | None = No
     test = MemoryGrowthTest()
     for _ in range(steps // 10):
         ranks.advance(10)
-        test.take(ranks.reports())
+        test.add(ranks.reports())
         if test.is_due:
             anomalies = test.find(nodes or {}, STEP_S, POLICY)
             if anomalies:
@@ -109,10 +109,10 @@ def test_what_nobody_has_reported_of_late_is_not_judged_again():
     test = MemoryGrowthTest()
     ranks = ReportedRanks({0: flat, 1: flat, 2: leak, 3: flat})
     ranks.advance(30)
-    test.take(ranks.reports())
+    test.add(ranks.reports())
     assert not test.is_due
     ranks.advance(170)
-    test.take(ranks.reports())
+    test.add(ranks.reports())
     assert test.is_due
     assert test.find({}, STEP_S, POLICY)
     assert not test.is_due

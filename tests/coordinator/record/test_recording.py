@@ -131,7 +131,7 @@ def test_other_thresholds_are_replayed(tmp_path):
     live = Live(tap=tap)
     live.play(log, made.topology, last=0.3)
     deaf = replace(Policy(), excess=replace(Policy().excess, floor_ratio=0.5))
-    live.perform(live.runs.adopt(lambda _: deaf, log.arrival_ns[0] / 1e9 + 30), log.arrival_ns[0] / 1e9 + 30)
+    live.perform(live.runs.set_policies(lambda _: deaf, log.arrival_ns[0] / 1e9 + 30), log.arrival_ns[0] / 1e9 + 30)
     live.play(log, made.topology, first=0.3)
     flush(tap)
     lines, _ = replay_lines(tmp_path)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lockstep.contracts.finding import NotJudged
+from lockstep.contracts.finding import NotEvaluated
 from lockstep.diagnosis.communication_causes.bandwidth import bandwidths, judge_bandwidth
 from lockstep.diagnosis.communication_causes.contention import find_contention, overlap_ratio
 from lockstep.diagnosis.communication_causes.matching import match_collectives
@@ -51,14 +51,14 @@ def test_a_group_is_compared_with_those_that_do_the_same():
     (finding,) = judge_bandwidth(match_collectives(parts), WINDOW_NS)
     assert (finding.subject, finding.ranks, finding.confidence) == ("c", (4, 5), "medium")
     assert finding.lost_ns == 4 * 10 * MS
-    assert isinstance(judge_bandwidth(match_collectives(parts[2:]), WINDOW_NS), NotJudged)
+    assert isinstance(judge_bandwidth(match_collectives(parts[2:]), WINDOW_NS), NotEvaluated)
 
 
 def test_small_collectives_have_no_bandwidth():
     """Their time is latency: without a large one there is nothing to judge."""
     answer = judge_bandwidth(table_of(10 * MS, sizes=999_999), WINDOW_NS, {DP: 1e12})
-    assert isinstance(answer, NotJudged)
-    assert isinstance(judge_bandwidth(table_of(10 * MS), WINDOW_NS), NotJudged)
+    assert isinstance(answer, NotEvaluated)
+    assert isinstance(judge_bandwidth(table_of(10 * MS), WINDOW_NS), NotEvaluated)
 
 
 def contended(during_ns, alone_ns):
@@ -85,8 +85,8 @@ def test_contention_needs_both_kinds():
     """Always during computation, or no computation known: nothing to compare."""
     table, _ = contended(20 * MS, 10 * MS)
     always = {0: merged(np.array([WALL_NS - MS]), np.array([WALL_NS + 1000 * MS]))}
-    assert isinstance(find_contention(table, always, WINDOW_NS), NotJudged)
-    assert isinstance(find_contention(table, {}, WINDOW_NS), NotJudged)
+    assert isinstance(find_contention(table, always, WINDOW_NS), NotEvaluated)
+    assert isinstance(find_contention(table, {}, WINDOW_NS), NotEvaluated)
 
 
 def test_misaligned_sizes():
@@ -97,10 +97,10 @@ def test_misaligned_sizes():
     assert finding.cause == "unaligned"
     assert "2 of 3 collectives" in finding.evidence[0]
     answer = find_misaligned(part, vendor="nvidia")
-    assert isinstance(answer, NotJudged)
+    assert isinstance(answer, NotEvaluated)
     assert "9724160, 8196000 bytes" in answer.reason
     assert find_misaligned(rank_of(0, [(0, MS)], sizes=1024 * 1024), vendor="ascend") == []
-    assert isinstance(find_misaligned(rank_of(0, [(0, MS)], sizes=ABSENT), vendor="ascend"), NotJudged)
+    assert isinstance(find_misaligned(rank_of(0, [(0, MS)], sizes=ABSENT), vendor="ascend"), NotEvaluated)
 
 
 def small(count, size, lasting_ns, every_ns):
@@ -146,5 +146,7 @@ def test_collectives_that_run_at_once_cannot_spare_more_than_they_run():
 
 def test_unknown_sizes_are_not_judged():
     """Neither broadcasts nor collectives without bytes can be fused."""
-    assert isinstance(find_small_messages(small(9, ABSENT, 10, 10), WINDOW_NS), NotJudged)
-    assert isinstance(find_small_messages(rank_of(0, [(0, 5)] * 9, kinds="broadcast", sizes=8), WINDOW_NS), NotJudged)
+    assert isinstance(find_small_messages(small(9, ABSENT, 10, 10), WINDOW_NS), NotEvaluated)
+    assert isinstance(
+        find_small_messages(rank_of(0, [(0, 5)] * 9, kinds="broadcast", sizes=8), WINDOW_NS), NotEvaluated
+    )

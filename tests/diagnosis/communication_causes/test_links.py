@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from lockstep.contracts.finding import NotJudged
+from lockstep.contracts.finding import NotEvaluated
 from lockstep.diagnosis.communication_causes.links import (
     LinkTransfers,
     find_link_contention,
@@ -63,7 +63,7 @@ def test_the_sum_of_links_is_judged_alone_only():
     assert [each.subject for each in both] == ["HCCS"]
     assert [each.subject for each in judge_links(transfers(("SDMA", *slow)), WINDOW_NS)] == ["SDMA"]
     assert judge_links(transfers(("HCCS", *slow)), 10**4 * MS) == []
-    assert isinstance(judge_links(transfers(("UB", *slow)), WINDOW_NS), NotJudged)
+    assert isinstance(judge_links(transfers(("UB", *slow)), WINDOW_NS), NotEvaluated)
 
 
 def test_small_packets_on_a_slow_link():
@@ -81,7 +81,7 @@ def test_small_packets_by_count(small, found):
     """More than 20 % below 1 MB over RDMA."""
     packets = [(0, 999_999, small), (0, 1_000_000, 100 - small)]
     assert len(find_small_packets(transfers(("RDMA", 100 * MS, 50 * MS), packets=packets), WINDOW_NS)) == found
-    assert isinstance(find_small_packets(transfers(("RDMA", 100 * MS, 50 * MS)), WINDOW_NS), NotJudged)
+    assert isinstance(find_small_packets(transfers(("RDMA", 100 * MS, 50 * MS)), WINDOW_NS), NotEvaluated)
 
 
 @pytest.mark.parametrize(("taken_ns", "found"), [(3_999_999_999, 0), (4_000_000_000, 1)])
@@ -91,7 +91,7 @@ def test_retransmission_takes_four_seconds(taken_ns, found):
     assert len(answer) == found
     if found:
         assert (answer[0].cause, answer[0].subject, answer[0].lost_ns) == ("retransmission", "op0", taken_ns)
-    assert isinstance(find_retransmission(transfers(("HCCS", MS, 9))), NotJudged)
+    assert isinstance(find_retransmission(transfers(("HCCS", MS, 9))), NotEvaluated)
 
 
 def test_contention_of_sdma_with_computation():
@@ -102,7 +102,7 @@ def test_contention_of_sdma_with_computation():
     assert "1 of 2 SDMA transfers" in finding.evidence[0]
     assert find_link_contention(transfers(*rows, during=[False, True, False]), WINDOW_NS) == []
     assert find_link_contention(transfers(*rows, during=[True, True, False]), 1000 * WINDOW_NS) == []
-    assert isinstance(find_link_contention(transfers(*rows), WINDOW_NS), NotJudged)
+    assert isinstance(find_link_contention(transfers(*rows), WINDOW_NS), NotEvaluated)
 
 
 @pytest.mark.parametrize(("alone_gb_per_s", "causes"), [(18, ["communication_contention"]), (9, ["slow_link"])])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.contracts.finding import NotJudged
+from lockstep.contracts.finding import NotEvaluated
 from lockstep.diagnosis.communication_causes.settings import find_settings
 
 
@@ -42,7 +42,7 @@ def test_ranks_that_differ():
 def test_nothing_given_is_not_judged():
     """Ranks without such variables are well; no environment at all is no evidence."""
     assert find_settings({0: {}, 1: {"HOME": "/"}}) == []
-    assert isinstance(find_settings({}), NotJudged)
+    assert isinstance(find_settings({}), NotEvaluated)
 
 
 def test_what_is_not_listed_is_not_held_to_be_unset():
@@ -61,4 +61,4 @@ def test_libraries_of_different_versions():
     for environments in ({}, {0: {}}):
         (finding,) = find_settings(environments, versions=versions)
         assert (finding.subject, finding.ranks) == ("NCCL version", (2,))
-    assert isinstance(find_settings({}, versions={0: {"NCCL": "2.21.5"}}), NotJudged)
+    assert isinstance(find_settings({}, versions={0: {"NCCL": "2.21.5"}}), NotEvaluated)

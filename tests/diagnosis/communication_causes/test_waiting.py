@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lockstep.contracts.finding import NotJudged
+from lockstep.contracts.finding import NotEvaluated
 from lockstep.diagnosis.communication_causes.matching import match_collectives
 from lockstep.diagnosis.communication_causes.transmission import judge_transmission
 from lockstep.diagnosis.communication_causes.waiting import (
@@ -170,7 +170,7 @@ def test_a_group_without_name_is_judged_with_less_confidence():
 @pytest.mark.parametrize("parts", [[], [rank_of(0, [(0, 5)] * 9)], job(steps([0, 9], count=2), 4 * MS)])
 def test_too_little_is_not_judged(parts):
     """No rank, one rank, two collectives: each states that."""
-    assert isinstance(judged(match_collectives(parts), WINDOW_NS), NotJudged)
+    assert isinstance(judged(match_collectives(parts), WINDOW_NS), NotEvaluated)
 
 
 def test_slow_transmission_names_the_slowest_link():
@@ -186,7 +186,7 @@ def test_slow_transmission_names_the_slowest_link():
     (finding,) = judge_transmission(table, WINDOW_NS)
     assert (finding.cause, finding.ranks) == ("slow_link", (7,))
     assert finding.lost_ns == pytest.approx(6 * 34.2 * MS)
-    assert isinstance(judge_transmission(match_collectives(job(steps([0, 0]), 9)), WINDOW_NS), NotJudged)
+    assert isinstance(judge_transmission(match_collectives(job(steps([0, 0]), 9)), WINDOW_NS), NotEvaluated)
 
 
 def test_even_transmissions_are_no_finding():

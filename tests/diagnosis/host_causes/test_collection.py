@@ -1,6 +1,6 @@
 import pytest
 
-from lockstep.contracts.finding import HIGH, LOW, NotJudged
+from lockstep.contracts.finding import HIGH, LOW, NotEvaluated
 from lockstep.diagnosis.host_causes.collection import Collection, judge_collections
 from tests.diagnosis.host_causes.scenes import call, frame, kernel, loader, span, view
 
@@ -60,7 +60,7 @@ def test_notes_without_collections_are_an_answer():
     """No one collected: that is not the same as no one looked."""
     seen = view([span("aten::mm", 0, 5)], 100)
     assert judge_collections(seen, noted=[]) == []
-    assert isinstance(judge_collections(seen), NotJudged)
+    assert isinstance(judge_collections(seen), NotEvaluated)
 
 
 def _gap(*, between=()):
@@ -91,10 +91,10 @@ def test_a_long_silence_of_device_and_host_is_a_guess():
 )
 def test_a_gap_that_shows_something_is_no_collection(between):
     """Operators, calls into the runtime, the loader: each explains it."""
-    assert isinstance(judge_collections(view(_gap(between=between), 400 * MS)), NotJudged)
+    assert isinstance(judge_collections(view(_gap(between=between), 400 * MS)), NotEvaluated)
 
 
 def test_without_a_device_a_gap_is_no_evidence():
     """A thread without events may do anything."""
     events = [span("aten::mm", 0, 5), span("aten::mm", 300 * MS, 5)]
-    assert isinstance(judge_collections(view(events, 400 * MS)), NotJudged)
+    assert isinstance(judge_collections(view(events, 400 * MS)), NotEvaluated)

@@ -1,6 +1,6 @@
 import pytest
 
-from lockstep.contracts.finding import HIGH, MEDIUM, NotJudged
+from lockstep.contracts.finding import HIGH, MEDIUM, NotEvaluated
 from lockstep.diagnosis.host_causes.compilation import COMPILATION, DYNAMIC_SHAPES, changing_shapes, judge_compilation
 from lockstep.trace.intervals import merged
 from tests.diagnosis.host_causes.scenes import call, frame, kernel, span, steps, view
@@ -150,4 +150,4 @@ def test_the_compilers_own_operators_do_not_count():
 
 def test_a_trace_without_operators_is_not_judged():
     """There is nothing that could have compiled."""
-    assert isinstance(judge_compilation(view([kernel("gemm", 0, 5)], 10)), NotJudged)
+    assert isinstance(judge_compilation(view([kernel("gemm", 0, 5)], 10)), NotEvaluated)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lockstep.contracts.finding import HIGH, LOW, MEDIUM, NotJudged
+from lockstep.contracts.finding import HIGH, LOW, MEDIUM, NotEvaluated
 from lockstep.diagnosis.host_causes.data import (
     FETCHING,
     PROCESSING,
@@ -142,13 +142,13 @@ def test_batches_that_are_there_and_taken_over_slowly_are_fetching():
 def test_a_loader_on_another_thread_is_not_the_training_threads():
     """Only what holds the thread that trains holds training."""
     events = [*steps(2, 50 * MS), span(ALONE, 0, 40 * MS, thread=2)]
-    assert isinstance(judge_loader(view(events, 100 * MS)), NotJudged)
+    assert isinstance(judge_loader(view(events, 100 * MS)), NotEvaluated)
 
 
 def test_without_a_loader_nothing_is_judged():
     """Many trainings feed themselves in other ways: no answer is not "no bottleneck"."""
     answer = judge_loader(view([span("aten::mm", 0, 5)], 10))
-    assert isinstance(answer, NotJudged)
+    assert isinstance(answer, NotEvaluated)
     assert "no span" in answer.reason
 
 
@@ -167,4 +167,4 @@ def test_copies_from_the_device_are_not_fetching():
 
 def test_without_a_device_nothing_is_fetched():
     """The rule states that it does not apply."""
-    assert isinstance(judge_fetching(view([span("aten::mm", 0, 5)], 10)), NotJudged)
+    assert isinstance(judge_fetching(view([span("aten::mm", 0, 5)], 10)), NotEvaluated)

@@ -1,6 +1,6 @@
 import pytest
 
-from lockstep.contracts.finding import HIGH, MEDIUM, NotJudged
+from lockstep.contracts.finding import HIGH, MEDIUM, NotEvaluated
 from lockstep.diagnosis.host_causes.dispatch import judge_dispatch, launch_waits, small_kernels
 from tests.diagnosis.host_causes.scenes import call, copy, kernel, span, view
 
@@ -87,4 +87,4 @@ def test_a_sequence_is_named_by_the_operators_that_launch_it():
 @pytest.mark.parametrize("events", [[span("aten::mm", 0, 5)], [span("aten::mm", 0, 5), copy("Memcpy", 0, 1)]])
 def test_without_kernels_nothing_is_judged(events):
     """A CPU's operators run where they are dispatched."""
-    assert isinstance(judge_dispatch(view(events, 10)), NotJudged)
+    assert isinstance(judge_dispatch(view(events, 10)), NotEvaluated)

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from lockstep.contracts.finding import NotJudged
+from lockstep.contracts.finding import NotEvaluated
 from lockstep.diagnosis.host_causes import HostView, judge_host, view_host
 from lockstep.diagnosis.host_causes.data import PROCESSING, judge_loader
 from lockstep.diagnosis.host_causes.dispatch import judge_dispatch, launch_waits, small_kernels
@@ -90,7 +90,7 @@ def test_every_recording_is_judged(path):
     """Old and new, CPU and GPU: no rule fails, and losses fit the window."""
     view = _view(f"{path.parent.name}/{path.name}")
     answer = judge_host(view)
-    assert all(isinstance(each, NotJudged) and each.reason for each in answer.not_judged)
+    assert all(isinstance(each, NotEvaluated) and each.reason for each in answer.not_judged)
     for finding in answer.findings:
         assert finding.lost_ns is None or 0 < finding.lost_ns <= view.length_ns
         assert finding.evidence

@@ -1,6 +1,6 @@
 import pytest
 
-from lockstep.contracts.finding import HIGH, MEDIUM, NotJudged
+from lockstep.contracts.finding import HIGH, MEDIUM, NotEvaluated
 from lockstep.diagnosis.frames import readable
 from lockstep.diagnosis.host_causes.synchronisation import SYNCHRONISATION, judge_synchronisation
 from lockstep.trace.columns import TraceMetadata
@@ -49,7 +49,7 @@ def test_operators_wait_where_no_calls_are_recorded(vendor, wait_us, found):
         assert finding.subject == f"aten::item in {readable(TRAIN)}"
         assert finding.lost_ns == 40_000
     else:
-        assert isinstance(answer, NotJudged)
+        assert isinstance(answer, NotEvaluated)
 
 
 def test_calls_from_one_place_are_one_finding():
@@ -96,7 +96,7 @@ def test_one_call_that_holds_a_window_without_steps_is_no_steps():
     """Nothing shows that a step does so again; with marked steps it counts."""
     events = [kernel("a", 0, 10), call("cudaStreamSynchronize", 0, 80), kernel("next", 90, 10)]
     answer = judge_synchronisation(view(events, 100))
-    assert isinstance(answer, NotJudged)
+    assert isinstance(answer, NotEvaluated)
     assert answer.reason.startswith("one call of cudaStreamSynchronize holds 80% of a window without marked steps")
 
 
@@ -224,10 +224,10 @@ def test_reading_values_back_on_a_cpu_costs_what_it_takes():
     assert finding.subject == f"aten::item in {readable(TRAIN)}"
     assert any("no device to wait for" in each for each in finding.evidence)
     answer = judge_synchronisation(view(events, 101))
-    assert isinstance(answer, NotJudged)
+    assert isinstance(answer, NotEvaluated)
     assert "no device" in answer.reason
 
 
 def test_without_calls_into_the_runtime_nothing_is_judged():
     """A capture of the device alone shows no waits."""
-    assert isinstance(judge_synchronisation(view([kernel("k", 0, 5)], 10)), NotJudged)
+    assert isinstance(judge_synchronisation(view([kernel("k", 0, 5)], 10)), NotEvaluated)

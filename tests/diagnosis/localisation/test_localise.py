@@ -6,7 +6,7 @@ import pytest
 from benchmarks.localisation_accuracy import measure
 from benchmarks.localisation_shapes import GEMM, healthy, matrix_of, shapes
 from lockstep.contracts.errors import LocalError
-from lockstep.contracts.finding import COMMUNICATION, COMPUTE, CPU, NotJudged
+from lockstep.contracts.finding import COMMUNICATION, COMPUTE, CPU, NotEvaluated
 from lockstep.diagnosis.localisation import Function, PatternMatrix, ReferenceKind, Rule, findings_of, gather, localise
 from lockstep.diagnosis.localisation.robust import length_limit
 from lockstep.trace.patterns import FunctionClass, Pattern, PatternSummary
@@ -207,10 +207,10 @@ def test_one_worker_has_no_peers():
             {0: PatternSummary(window_ns=1, patterns=(Pattern(function="k", kind=FunctionClass.COMPUTE, beta=0.9),))}
         )
     )
-    assert isinstance(findings_of(alone), NotJudged)
+    assert isinstance(findings_of(alone), NotEvaluated)
     (found,) = findings_of(localise(gather(summaries(a=0.3))))
     assert found.ranks == (0,)
-    assert isinstance(findings_of(localise(gather({}))), NotJudged)
+    assert isinstance(findings_of(localise(gather({}))), NotEvaluated)
 
 
 def test_roles_and_groups_must_fit():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lockstep.contracts.finding import NotJudged
+from lockstep.contracts.finding import NotEvaluated
 from lockstep.diagnosis.roofline import classic
 from lockstep.diagnosis.roofline.classic import Rooflines, by_operator, operator_rooflines
 from lockstep.diagnosis.roofline.classic_rules import judge_rooflines
@@ -247,14 +247,14 @@ def test_an_unknown_device_has_points_and_no_verdict():
     assert isinstance(rooflines, Rooflines)
     assert rooflines.points[0].flops_per_second == pytest.approx(343.6e12, rel=1e-3)
     answer = judge_rooflines(rooflines, 0)
-    assert isinstance(answer, NotJudged)
+    assert isinstance(answer, NotEvaluated)
     assert "Some GPU" in answer.reason
 
 
 def test_a_trace_without_device_or_shapes_is_not_judged():
     """Both state why."""
     nothing = operator_rooflines(columns_of([made("aten::mm")]))
-    assert isinstance(nothing, NotJudged)
+    assert isinstance(nothing, NotEvaluated)
     assert judge_rooflines(nothing, 0) is nothing
     bare = [made("aten::mm", external=1), made("k", KERNEL, (0, 7), 0, 100, stream=7, external=1)]
     answer = judge_rooflines(operator_rooflines(columns_of(bare, metadata=H100)), 0)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lockstep.contracts.finding import NotJudged
+from lockstep.contracts.finding import NotEvaluated
 from lockstep.diagnosis.roofline.ascend_rules import (
     FrequencySamples,
     find_affinity,
@@ -126,10 +126,10 @@ def test_without_counters_the_answer_names_the_right_capture(kernels):
     busy = made(("MatMul", "AI_CORE", 100), counters={"aic_mac_ratio": [0.9]})
     for rows, words in ((bare, "PipeUtilization"), (counted, "PipeUtilization"), (busy, "ArithmeticUtilization")):
         answer = judge_components(rows, component_table_of(rows), 0)
-        assert isinstance(answer, NotJudged)
+        assert isinstance(answer, NotEvaluated)
         assert words in answer.reason
     empty = made()
-    assert isinstance(judge_components(empty, component_table_of(empty), 0), NotJudged)
+    assert isinstance(judge_components(empty, component_table_of(empty), 0), NotEvaluated)
 
 
 def test_aicpu_operators_above_20_us():
@@ -140,7 +140,7 @@ def test_aicpu_operators_above_20_us():
     (finding,) = find_aicpu(rows, 2)
     assert (finding.cause, finding.subject, finding.lost_ns) == ("aicpu", "Cast", 145_000)
     assert find_aicpu(made(("Add", "AI_CORE", 90)), 0) == []
-    assert isinstance(find_aicpu(made(), 0), NotJudged)
+    assert isinstance(find_aicpu(made(), 0), NotEvaluated)
 
 
 def test_private_formats_by_their_share():
@@ -165,7 +165,7 @@ def test_axes_that_the_cube_does_not_like(kind, shapes, axes):
     rows = replace(made((kind, "AI_CORE", 500)), shapes=[shapes])
     found = find_affinity(rows, 0)
     assert (f"axes {axes}" in found[0].evidence[1]) if axes else found == []
-    assert isinstance(find_affinity(made((kind, "AI_CORE", 5)), 0), NotJudged)
+    assert isinstance(find_affinity(made((kind, "AI_CORE", 5)), 0), NotEvaluated)
 
 
 def samples(*pairs) -> FrequencySamples:
@@ -195,8 +195,8 @@ def test_a_job_that_clocks_down_as_a_whole_needs_the_rated_clock():
         (0,),
         (1,),
     ]
-    assert isinstance(find_frequency_drop({0: samples((0, 800))}, {0: (0, 1000)}), NotJudged)
-    assert isinstance(find_frequency_drop({}, {}), NotJudged)
+    assert isinstance(find_frequency_drop({0: samples((0, 800))}, {0: (0, 1000)}), NotEvaluated)
+    assert isinstance(find_frequency_drop({}, {}), NotEvaluated)
 
 
 def test_all_dies_wait_for_the_slowest():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.contracts.finding import COMPUTE, Finding, NotJudged
+from lockstep.contracts.finding import COMPUTE, Finding, NotEvaluated
 from lockstep.diagnosis.remedies import advise_finding
 from lockstep.diagnosis.roofline.roll_up import roll_up
 
@@ -36,7 +36,7 @@ def test_operators_of_one_cause_are_one_finding():
 def test_a_device_that_stands_still_is_not_blamed(computing_ns, judged):
     """Where it computes in less than half of the window faster operators would not shorten the step."""
     found = roll_up(MANY, window_ns=WINDOW_NS, computing_ns=computing_ns)
-    assert isinstance(found, NotJudged) is not judged
+    assert isinstance(found, NotEvaluated) is not judged
     assert roll_up([], window_ns=WINDOW_NS, computing_ns=0) == []
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lockstep.contracts.finding import NotJudged
+from lockstep.contracts.finding import NotEvaluated
 from lockstep.diagnosis.roofline.classic import NO_SHAPES, by_operator, operator_rooflines
 from lockstep.diagnosis.roofline.component_rules import judge_components, shares
 from lockstep.diagnosis.roofline.components import Bound, classify
@@ -65,4 +65,4 @@ def test_queue_times_alone():
     assert parts[Bound.UNDECIDED] == pytest.approx(0.697, abs=0.001)
     level0 = SHARED.parent / "ascend/msinsight/level0/rank0_ascend_pt/ASCEND_PROFILER_OUTPUT/kernel_details.csv"
     bare = kernel_counters_of(load_kernels(level0))
-    assert isinstance(judge_components(bare, component_table_of(bare), 0), NotJudged)
+    assert isinstance(judge_components(bare, component_table_of(bare), 0), NotEvaluated)

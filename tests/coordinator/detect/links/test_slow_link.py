@@ -253,11 +253,11 @@ def test_thresholds_may_change_while_a_run_goes_on():
     """What was too little to report is reported, and what was reported is too little."""
     job = Job(short("link tp", 8, after=30))
     begin = job.steps - 30
-    job.test.adopt(replace(POLICY.link, effect_ratio=3.0), POLICY.excess)
+    job.test.set_policy(replace(POLICY.link, effect_ratio=3.0), POLICY.excess)
     assert job.run(0, begin + 15) == {}
-    job.test.adopt(POLICY.link, POLICY.excess)
+    job.test.set_policy(POLICY.link, POLICY.excess)
     assert job.run(begin + 15, begin + 25) != {}
-    job.test.adopt(replace(POLICY.link, step_share=0.5), POLICY.excess)
+    job.test.set_policy(replace(POLICY.link, step_share=0.5), POLICY.excess)
     assert job.now(begin + 24) == []
 
 

@@ -55,7 +55,7 @@ def test_a_groups_transfer_is_its_least_known_wait(degrees, announced):
     for values in waits.values():
         values[missing] = np.nan
     transfers = Transfers(domains, ranks)
-    taken = transfers.take(row(waits), hidden_share=SHARE)
+    taken = transfers.read(row(waits), hidden_share=SHARE)
     assert sorted(d.ranks for d in transfers.domains) == sorted(d.ranks for d in domains)
     for domain, seconds in zip(transfers.domains, taken.seconds_G, strict=True):
         members = waits[domain.kind][np.isin(ranks, domain.ranks)]
@@ -67,7 +67,7 @@ def bounds(transfers, missing, count=16):
     """Return whether the only group's figure is a bound when these ranks are missing."""
     waits = np.ones(count)
     waits[list(missing)] = np.nan
-    is_bound = transfers.take(row({"dp": waits}), hidden_share=SHARE).is_bound_G
+    is_bound = transfers.read(row({"dp": waits}), hidden_share=SHARE).is_bound_G
     return bool(is_bound is not None and is_bound[0])
 
 
@@ -100,7 +100,7 @@ def test_a_rank_that_reports_but_never_this_kind_makes_a_bound():
     transfers = Transfers([Domain("dp", "dp0", tuple(range(16)))], np.arange(16))
     waits = np.ones(16)
     waits[2] = np.nan
-    taken = transfers.take(row({"dp": waits}, present=np.ones(16, dtype=bool)), hidden_share=SHARE)
+    taken = transfers.read(row({"dp": waits}, present=np.ones(16, dtype=bool)), hidden_share=SHARE)
     assert taken.is_bound_G is not None
     assert taken.is_bound_G[0]
 
@@ -109,10 +109,10 @@ def test_bytes_are_those_of_a_member_and_1_where_nobody_tells():
     """Also where the first member is missing in the first step; later changes are seen at once."""
     transfers = Transfers([Domain("dp", "dp0", (0, 1)), Domain("tp", "tp0", (0, 1))], np.arange(2))
     waits = {"dp": np.ones(2), "tp": np.ones(2)}
-    taken = transfers.take(row(waits, moved={"dp": np.array([np.nan, 7.0])}), hidden_share=SHARE)
+    taken = transfers.read(row(waits, moved={"dp": np.array([np.nan, 7.0])}), hidden_share=SHARE)
     assert taken.bytes_G.tolist() == [7.0, 1.0]
-    later = transfers.take(row(waits, moved={"dp": np.array([9.0, 9.0])}), hidden_share=SHARE)
+    later = transfers.read(row(waits, moved={"dp": np.array([9.0, 9.0])}), hidden_share=SHARE)
     assert later.bytes_G.tolist() == [9.0, 1.0]
     assert taken.bytes_G.tolist() == [7.0, 1.0]
-    unknown = transfers.take(row(waits, moved={"dp": np.full(2, np.nan)}), hidden_share=SHARE)
+    unknown = transfers.read(row(waits, moved={"dp": np.full(2, np.nan)}), hidden_share=SHARE)
     assert unknown.bytes_G.tolist() == [9.0, 1.0]

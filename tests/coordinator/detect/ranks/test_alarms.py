@@ -27,13 +27,13 @@ def test_an_alarm_ends_after_so_many_quiet_steps_in_a_row():
     alarms = raised(2, 5)
     nothing = np.zeros(2, dtype=np.float32)
     for quiet in ([True, True], [True, False], [True, True]):
-        alarms.keep(slice(None), np.array(quiet), nothing)
+        alarms.update(slice(None), np.array(quiet), nothing)
     assert alarms.has_quiet
     assert alarms.clear(3).tolist() == [2]
     assert alarms.series_A.tolist() == [5]
     assert alarms.of(5)[0] < 0.05
     assert alarms.is_quiet(5)
-    alarms.keep(np.array([False]), nothing[:0] > 0, nothing[:0])  # it has no value in this step
+    alarms.update(np.array([False]), nothing[:0] > 0, nothing[:0])  # it has no value in this step
     assert alarms.clear(2).tolist() == []
 
 

@@ -47,7 +47,7 @@ def test_a_stall_of_one_or_two_steps_never_alarms(length):
 def test_a_family_may_have_a_threshold_of_its_own():
     """It counts for that series group's series alone, until others are adopted; the least of all states who is looked at."""
     test = CusumTest([np.zeros(8, dtype=np.intp), np.zeros(8, dtype=np.intp)], POLICY)
-    test.adopt(POLICY, alarm_sigmas=[(test.series_groups[1], 15.0)])
+    test.set_policy(POLICY, alarm_sigmas=[(test.series_groups[1], 15.0)])
     values = noise(series=16)
     values[60:, [3, 11]] += 0.05
     alarmed = []
@@ -56,7 +56,7 @@ def test_a_family_may_have_a_threshold_of_its_own():
         alarmed.append(np.flatnonzero(test.alarm_N).tolist())
     assert alarmed[61:] == [[], [3], [3, 11]]
     for sigmas, least in ((15.0, POLICY.alarm_sigmas), (5.0, 5.0)):
-        test.adopt(POLICY, alarm_sigmas=[(test.series_groups[1], sigmas)])
+        test.set_policy(POLICY, alarm_sigmas=[(test.series_groups[1], sigmas)])
         assert test.limits.least_alarm_sigmas == least
 
 
@@ -192,10 +192,10 @@ def test_a_threshold_can_be_changed_while_the_test_runs():
     strict = CusumTest([np.zeros(8, dtype=np.intp)], POLICY)
     for step, row in enumerate(values):
         if step == 50:
-            strict.adopt(ExcessPolicy(floor_ratio=0.08))
+            strict.set_policy(ExcessPolicy(floor_ratio=0.08))
         strict.step(row, step)
         assert not strict.alarm_N.any()
-    strict.adopt(POLICY)
+    strict.set_policy(POLICY)
     strict.step(values[-1], len(values))
     assert np.flatnonzero(strict.alarm_N).tolist() == [3]
 

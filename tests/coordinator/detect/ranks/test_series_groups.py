@@ -48,7 +48,7 @@ def test_families_are_judged_as_they_would_be_alone():
 def test_a_family_may_have_a_threshold_of_its_own():
     """Three clear steps alarm in one, the other waits for a fourth."""
     test = CusumTest([np.zeros(8, dtype=np.intp)] * 2, POLICY)
-    test.adopt(POLICY, alarm_sigmas=[(test.series_groups[1], 15.0)])
+    test.set_policy(POLICY, alarm_sigmas=[(test.series_groups[1], 15.0)])
     values = np.random.default_rng(0).normal(0, 0.004, (70, 16))
     values[60:, [3, 11]] += 0.1
     first = {}
