@@ -18,7 +18,7 @@ from lockstep.analysis.doctor_reports import DoctorReport
 from lockstep.analysis.exposed import bounded, exposed_ns
 from lockstep.analysis.group_kinds import GroupKind, ParallelDegrees, group_kinds
 from lockstep.analysis.merge import Refusal, advise, merge_findings, merge_refusals
-from lockstep.analysis.network import NetworkEvidence, judge_network, network_evidence
+from lockstep.analysis.network import NetworkEvidence, evaluate_network, network_evidence
 from lockstep.analysis.rank import RankAnalysis
 from lockstep.analysis.roles import Roles, pipeline_stages
 from lockstep.analysis.steady_ranks import find_steady_ranks
@@ -26,17 +26,17 @@ from lockstep.analysis.stragglers import costing, explain_stragglers, judged_gro
 from lockstep.analysis.totals import CollectiveTotal, totals_of_table
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.finding import LOW, Finding, NotEvaluated
-from lockstep.diagnosis.communication_causes.bandwidth import judge_bandwidth
+from lockstep.diagnosis.communication_causes.bandwidth import evaluate_bandwidth
 from lockstep.diagnosis.communication_causes.collectives import Group, grouped_by_role
 from lockstep.diagnosis.communication_causes.contention import find_contention
 from lockstep.diagnosis.communication_causes.matching import match_collectives
 from lockstep.diagnosis.communication_causes.step_waiting import stage_waiting
-from lockstep.diagnosis.communication_causes.transmission import judge_transmission
+from lockstep.diagnosis.communication_causes.transmission import evaluate_transmission
 from lockstep.diagnosis.communication_causes.waiting import (
     SLOW_RANK,
     GroupWaiting,
+    evaluate_waiting,
     group_waiting,
-    judge_waiting,
     transmission_by_rank_ns,
 )
 from lockstep.diagnosis.localisation import NO_GROUP, Localisation, findings_of, gather, localise
@@ -176,9 +176,9 @@ class _MultiRankRules:
         self.groups = self._by_stage() or self.in_collectives
         self.totals = totals_of_table(table)
         hides = any(len(each.start_ns) for each in busy.values())
-        self._ask(lambda: judge_waiting(self.groups, self._window_ns, hides=hides))
-        self._ask(lambda: judge_transmission(timed, self._window_ns))
-        self._ask(lambda: judge_bandwidth(table, self._window_ns))
+        self._ask(lambda: evaluate_waiting(self.groups, self._window_ns, hides=hides))
+        self._ask(lambda: evaluate_transmission(timed, self._window_ns))
+        self._ask(lambda: evaluate_bandwidth(table, self._window_ns))
         self._ask(lambda: find_contention(table, busy, self._window_ns))
 
     def _by_stage(self) -> list[GroupWaiting]:
@@ -190,7 +190,7 @@ class _MultiRankRules:
 
     def network(self, evidence: NetworkEvidence) -> None:
         """Evaluate the network's settings."""
-        findings, refused, noted = judge_network(evidence, self._ranks)
+        findings, refused, noted = evaluate_network(evidence, self._ranks)
         self.findings += findings
         self.refused += refused
         self.noted += noted
@@ -273,8 +273,8 @@ class _MultiRankRules:
         self.refused += refused
         return found
 
-    def _ask(self, judge: Callable[[], list[Finding] | NotEvaluated]) -> None:
-        answer = judge()
+    def _ask(self, evaluate: Callable[[], list[Finding] | NotEvaluated]) -> None:
+        answer = evaluate()
         if isinstance(answer, NotEvaluated):
             self.refused.append(answer)
         else:

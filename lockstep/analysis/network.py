@@ -79,7 +79,7 @@ def _concerned(check: NetworkCheck, ranks: Sequence[RankAnalysis], hosts: Collec
     return tuple(each.rank for each in ranks if each.metadata.host and _is_host(check.host, each.metadata.host))
 
 
-def judge_network(
+def evaluate_network(
     evidence: NetworkEvidence, ranks: Sequence[RankAnalysis]
 ) -> tuple[list[Finding], list[NotEvaluated], list[Refusal]]:
     """Return what is wrong with the settings, that there is no evidence at all, and for which ranks there is none."""

@@ -13,24 +13,24 @@ from lockstep.diagnosis.communication_causes.collectives import RankCollectives,
 from lockstep.diagnosis.communication_causes.contention import computing
 from lockstep.diagnosis.communication_causes.links import (
     LinkTransfers,
+    evaluate_links,
     find_link_contention,
     find_misaligned_packets,
     find_retransmission,
     find_small_packets,
-    judge_links,
     link_transfers_of,
 )
 from lockstep.diagnosis.communication_causes.messages import find_misaligned, find_small_messages
 from lockstep.diagnosis.communication_causes.step_waiting import StepTimes
 from lockstep.diagnosis.communication_causes.vendor_collectives import collectives_of_communication
 from lockstep.diagnosis.context import context_of, with_context
-from lockstep.diagnosis.host_causes import judge_host, view_host
+from lockstep.diagnosis.host_causes import evaluate_host, view_host
 from lockstep.diagnosis.roofline.classic import Rooflines, by_operator
 from lockstep.diagnosis.roofline.component_rules import shares
 from lockstep.diagnosis.roofline.components import classify
 from lockstep.diagnosis.roofline.kernel_counters import KernelCounters, component_table_of, kernel_counters_of
 from lockstep.diagnosis.roofline.roll_up import roll_up
-from lockstep.diagnosis.roofline.roofline_judge import judge_operators
+from lockstep.diagnosis.roofline.roofline_judge import evaluate_operators
 from lockstep.trace.ascend.communication import AscendCommunication
 from lockstep.trace.columns import ANNOTATION, OPERATOR, PYTHON, TraceColumns, TraceMetadata, WorkKind
 from lockstep.trace.critical_path.path import PathShare, ranked
@@ -165,7 +165,7 @@ def with_communication(analysis: RankAnalysis, communication: AscendCommunicatio
     computing = analysis.computing
     transfers = rule_runner.of("links", lambda: link_transfers_of(communication, rank, computing))
     if transfers is not None and len(transfers.operators):
-        _judge_links(rule_runner, transfers, length_ns)
+        _evaluate_links(rule_runner, transfers, length_ns)
     vendor = rule_runner.of(
         "vendor's collectives", lambda: collectives_of_communication(communication, rank, host=host)
     )
@@ -199,8 +199,8 @@ def _with_findings_of(analysis: RankAnalysis, rule_runner: RuleRunner) -> RankAn
     )
 
 
-def _judge_links(rule_runner: RuleRunner, transfers: LinkTransfers, length_ns: int) -> None:
-    rule_runner.ask("links", lambda: judge_links(transfers, length_ns))
+def _evaluate_links(rule_runner: RuleRunner, transfers: LinkTransfers, length_ns: int) -> None:
+    rule_runner.ask("links", lambda: evaluate_links(transfers, length_ns))
     rule_runner.ask("small packets", lambda: find_small_packets(transfers, length_ns))
     rule_runner.ask("retransmission", lambda: find_retransmission(transfers))
     rule_runner.ask("link contention", lambda: find_link_contention(transfers, length_ns))
@@ -237,7 +237,7 @@ class _Parts:
         kernels, device = self._evidence.kernels, self._evidence.device
         counters = None if kernels is None else self.rule_runner.of("kernels", lambda: kernel_counters_of(kernels))
         found = self.rule_runner.of(
-            "operators", lambda: judge_operators(self._columns, self._rank, kernels=counters, device=device)
+            "operators", lambda: evaluate_operators(self._columns, self._rank, kernels=counters, device=device)
         )
         if found is None:
             return None, None
@@ -263,7 +263,7 @@ class _Parts:
         evidence = self._evidence
         found = self.rule_runner.of(
             "host",
-            lambda: judge_host(
+            lambda: evaluate_host(
                 view_host(self._columns, self._window_ns, steps=self._trace.steps),
                 noted=evidence.noted_collections,
                 host=evidence.host,

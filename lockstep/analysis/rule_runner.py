@@ -26,9 +26,9 @@ class RuleRunner:
             self.not_judged.append(NotEvaluated(rule=part, reason=str(error)))
             return None
 
-    def ask(self, rule: str, judge: Callable[[], list[Finding] | NotEvaluated]) -> None:
+    def ask(self, rule: str, evaluate: Callable[[], list[Finding] | NotEvaluated]) -> None:
         """Evaluate a rule and add its result."""
-        answer = self.of(rule, judge)
+        answer = self.of(rule, evaluate)
         if isinstance(answer, NotEvaluated):
             self.not_judged.append(answer)
         elif answer is not None:

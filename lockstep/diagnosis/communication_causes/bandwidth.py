@@ -52,7 +52,7 @@ def bandwidths(table: CollectiveTable) -> Bandwidths:
     )
 
 
-def judge_bandwidth(
+def evaluate_bandwidth(
     table: CollectiveTable, window_ns: int, expected: Mapping[Group, float] | None = None
 ) -> list[Finding] | NotEvaluated:
     """Return the groups whose large collectives reach clearly less than the bandwidth of their links.

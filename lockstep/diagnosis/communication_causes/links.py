@@ -120,7 +120,7 @@ def _during(communication: AscendCommunication, computing: Intervals) -> NDArray
     return during
 
 
-def judge_links(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotEvaluated:
+def evaluate_links(transfers: LinkTransfers, window_ns: int) -> list[Finding] | NotEvaluated:
     """Return the links on which this rank reaches less than 80 % of the vendor's expected bandwidth.
 
     Retried transfers and those that computation may have slowed down are left out if there are others (`undisturbed`),

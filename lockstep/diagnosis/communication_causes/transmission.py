@@ -12,7 +12,7 @@ from lockstep.diagnosis.communication_causes.thresholds import BLAME_SHARE, COLL
 from lockstep.diagnosis.communication_causes.waiting import Times, greatest, wait_ratio
 
 
-def judge_transmission(table: CollectiveTable, window_ns: int) -> list[Finding] | NotEvaluated:
+def evaluate_transmission(table: CollectiveTable, window_ns: int) -> list[Finding] | NotEvaluated:
     """Return the ranks for whose transmission the others wait, by the transmission times of the vendor.
 
     This is Hermes' second synchronisation: T is a device's transmission (transit) time, so the slowest is to blame.

@@ -288,7 +288,7 @@ def _waits(start_ns: NDArray[np.int64], waited: Times) -> Iterator[Intervals]:
         yield merged(start_ns[:, at], ends_ns[:, at])
 
 
-def judge_waiting(
+def evaluate_waiting(
     waiting: Sequence[GroupWaiting], window_ns: int, *, hides: bool = False
 ) -> list[Finding] | NotEvaluated:
     """Return the ranks that others wait for, the most expensive first.

@@ -1,12 +1,12 @@
 """Causes on the host: the loader, compilation, dispatch, synchronising calls, garbage collection, contention.
 
-`view_host` prepares a rank's columns once. Each rule `judge_*` is a pure function of that view and of further inputs,
-and returns findings or `NotEvaluated`. `judge_host` runs all rules. Limits are data in `thresholds`.
+`view_host` prepares a rank's columns once. Each rule `evaluate_*` is a pure function of that view and of further
+inputs, and returns findings or `NotEvaluated`. `evaluate_host` runs all rules. Limits are data in `thresholds`.
 """
 
 from lockstep.diagnosis.host_causes.collection import Collection
 from lockstep.diagnosis.host_causes.data import LoaderSamples
-from lockstep.diagnosis.host_causes.judge import HostCauses, judge_host
+from lockstep.diagnosis.host_causes.judge import HostCauses, evaluate_host
 from lockstep.diagnosis.host_causes.view import HostView, view_host
 
 __all__ = [
@@ -14,6 +14,6 @@ __all__ = [
     "HostCauses",
     "HostView",
     "LoaderSamples",
-    "judge_host",
+    "evaluate_host",
     "view_host",
 ]

@@ -31,7 +31,7 @@ class Collection:
     generation: int | None = None
 
 
-def judge_collections(view: HostView, *, noted: Sequence[Collection] | None = None) -> list[Finding] | NotEvaluated:
+def evaluate_collections(view: HostView, *, noted: Sequence[Collection] | None = None) -> list[Finding] | NotEvaluated:
     """Return the cost of collections in the window.
 
     `noted` are the agent's collections of the training thread; None means that they were not noted, an empty sequence

@@ -50,7 +50,7 @@ class ChangingShapes:
     examples: tuple[str, ...]
 
 
-def judge_compilation(view: HostView) -> list[Finding] | NotEvaluated:
+def evaluate_compilation(view: HostView) -> list[Finding] | NotEvaluated:
     """Return the cost of compilation in the window, and whether changing shapes cause it."""
     if not (view.host | view.calls).any():
         return NotEvaluated(rule=COMPILATION, reason="no host events in the window")

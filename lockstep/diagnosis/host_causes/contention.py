@@ -7,7 +7,7 @@ from lockstep.diagnosis.host_causes import thresholds as limits
 CONTENTION = "cpu_contention"
 
 
-def judge_contention(
+def evaluate_contention(
     host: HostSpan | None, *, window_ns: tuple[int, int], ranks: tuple[int, ...]
 ) -> list[Finding] | NotEvaluated:
     """Return whether other jobs' processes, or a limit of its control group, keep a rank off the CPU.

@@ -67,7 +67,7 @@ class LoaderSamples:
         return float((self.ready <= 0).mean()) if len(self.ready) else 1.0
 
 
-def judge_loader(view: HostView, *, loader: LoaderSamples | None = None) -> list[Finding] | NotEvaluated:
+def evaluate_loader(view: HostView, *, loader: LoaderSamples | None = None) -> list[Finding] | NotEvaluated:
     """Return the stage in which torch's loader holds the training thread while the device has nothing to do."""
     mine = view.host & (view.columns.thread == view.thread)
     loaders = view.named(lambda name: name.startswith(LOADER_PREFIX), mine)
@@ -99,7 +99,7 @@ def judge_loader(view: HostView, *, loader: LoaderSamples | None = None) -> list
     ]
 
 
-def judge_fetching(view: HostView) -> list[Finding] | NotEvaluated:
+def evaluate_fetching(view: HostView) -> list[Finding] | NotEvaluated:
     """Return whether the device is idle while batches are copied to it."""
     if not view.has_device:
         return NotEvaluated(rule="data fetching", reason="no device: nothing is copied to one")

@@ -57,7 +57,7 @@ def launch_waits(view: HostView) -> Intervals:
     return Intervals(idle.start_ns[late], np.minimum(idle.end_ns, launched_ns)[late])
 
 
-def judge_dispatch(view: HostView) -> list[Finding] | NotEvaluated:
+def evaluate_dispatch(view: HostView) -> list[Finding] | NotEvaluated:
     """Return whether launching holds the device up, and which sequences of kernels to fuse."""
     if not view.has_device:
         return NotEvaluated(rule=DISPATCH, reason="no device: operators run where they are dispatched")

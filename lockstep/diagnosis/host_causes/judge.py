@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 from lockstep.contracts.finding import Finding, NotEvaluated
 from lockstep.contracts.messages import HostSpan
-from lockstep.diagnosis.host_causes.collection import Collection, judge_collections
-from lockstep.diagnosis.host_causes.compilation import judge_compilation
-from lockstep.diagnosis.host_causes.contention import judge_contention
-from lockstep.diagnosis.host_causes.data import LoaderSamples, judge_fetching, judge_loader
-from lockstep.diagnosis.host_causes.dispatch import judge_dispatch
-from lockstep.diagnosis.host_causes.synchronisation import judge_synchronisation
+from lockstep.diagnosis.host_causes.collection import Collection, evaluate_collections
+from lockstep.diagnosis.host_causes.compilation import evaluate_compilation
+from lockstep.diagnosis.host_causes.contention import evaluate_contention
+from lockstep.diagnosis.host_causes.data import LoaderSamples, evaluate_fetching, evaluate_loader
+from lockstep.diagnosis.host_causes.dispatch import evaluate_dispatch
+from lockstep.diagnosis.host_causes.synchronisation import evaluate_synchronisation
 from lockstep.diagnosis.host_causes.view import HostView
 
 
@@ -22,7 +22,7 @@ class HostCauses:
     not_judged: tuple[NotEvaluated, ...]
 
 
-def judge_host(
+def evaluate_host(
     view: HostView,
     *,
     noted: Sequence[Collection] | None = None,
@@ -34,13 +34,13 @@ def judge_host(
     `noted` are the agent's collections, `host` the node's counters, `loader` the agent's samples of torch's DataLoader.
     """
     answers = (
-        judge_loader(view, loader=loader),
-        judge_fetching(view),
-        judge_compilation(view),
-        judge_dispatch(view),
-        judge_synchronisation(view),
-        judge_collections(view, noted=noted),
-        judge_contention(host, window_ns=view.window_ns, ranks=view.ranks),
+        evaluate_loader(view, loader=loader),
+        evaluate_fetching(view),
+        evaluate_compilation(view),
+        evaluate_dispatch(view),
+        evaluate_synchronisation(view),
+        evaluate_collections(view, noted=noted),
+        evaluate_contention(host, window_ns=view.window_ns, ranks=view.ranks),
     )
     findings = [
         _with_steps(finding) for answer in answers if not isinstance(answer, NotEvaluated) for finding in answer

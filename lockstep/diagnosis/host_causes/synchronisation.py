@@ -63,10 +63,10 @@ class _Group:
     steps: tuple[int, int] | None
 
 
-def judge_synchronisation(view: HostView) -> list[Finding] | NotEvaluated:
+def evaluate_synchronisation(view: HostView) -> list[Finding] | NotEvaluated:
     """Return the calls that make the device idle, the most expensive first, with the code that makes them."""
     if not view.has_device:
-        return _judge_without_device(view)
+        return _evaluate_without_device(view)
     calls = np.flatnonzero(_waits(view))
     if not len(calls) and not view.calls.any():
         return NotEvaluated(rule=SYNCHRONISATION, reason="the trace holds no calls into the device's runtime")
@@ -265,7 +265,7 @@ def _batch_norms(view: HostView) -> Iterator[Finding]:
     )
 
 
-def _judge_without_device(view: HostView) -> list[Finding] | NotEvaluated:
+def _evaluate_without_device(view: HostView) -> list[Finding] | NotEvaluated:
     columns = view.columns
     reads = view.named(lambda name: _READS_BACK.fullmatch(name) is not None, view.host & _on(view, view.thread))
     spent_ns = view.spans(reads).measure_ns()

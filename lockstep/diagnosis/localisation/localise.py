@@ -17,8 +17,8 @@ from lockstep.diagnosis.localisation.expected import ExpectedRange, expected_of
 from lockstep.diagnosis.localisation.limits import EFFECT_BETA, EFFECT_RATIO, EFFECT_USE
 from lockstep.diagnosis.localisation.matrix import BETA, DIMENSIONS, MU, Flags, Function, PatternMatrix, Single
 from lockstep.diagnosis.localisation.outlier_ranks import GroupOutliers, Groups, outlier_ranks
-from lockstep.diagnosis.localisation.paper_rule import SEED, AbnormalWorkers, judge_by_paper, sample_peers
-from lockstep.diagnosis.localisation.robust import SAMPLE_MAX, Roles, judge_robust, length_limit
+from lockstep.diagnosis.localisation.paper_rule import SEED, AbnormalWorkers, evaluate_by_paper, sample_peers
+from lockstep.diagnosis.localisation.robust import SAMPLE_MAX, Roles, evaluate_robust, length_limit
 from lockstep.trace.patterns import FunctionClass
 
 _NS_PER_S = 1e9
@@ -103,9 +103,9 @@ class _Judge:
         """Return what is abnormal about one function, None if nothing is."""
         expected = self._expected[function.kind]
         if self._rule is Rule.PRINTED:
-            verdict, references_RD = judge_by_paper(values_DW, expected, self._peer_N), None
+            verdict, references_RD = evaluate_by_paper(values_DW, expected, self._peer_N), None
         else:
-            verdict, references = judge_robust(values_DW, expected, function.kind, self._roles, self._length)
+            verdict, references = evaluate_robust(values_DW, expected, function.kind, self._roles, self._length)
             references_RD = np.array([each.values for each in references], np.float32)
         worker = np.flatnonzero(verdict.unexpected | verdict.unlike)
         if not len(worker):

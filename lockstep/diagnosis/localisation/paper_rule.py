@@ -64,7 +64,7 @@ def normalised(values_DW: Single) -> Single:
     return values_DW / divisor_D[:, None]
 
 
-def judge_by_paper(values_DW: Single, expected: ExpectedRange, peer_N: NDArray[np.int64]) -> AbnormalWorkers:
+def evaluate_by_paper(values_DW: Single, expected: ExpectedRange, peer_N: NDArray[np.int64]) -> AbnormalWorkers:
     """Return equation 11 for one function."""
     counts_W = count_far(normalised(values_DW), peer_N, np.float32(PRINTED_DISTANCE.value))
     matters_W = values_DW[BETA] > np.float32(MATTERING_BETA.value)

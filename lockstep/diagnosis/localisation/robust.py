@@ -84,7 +84,7 @@ class Roles:
             self.sampled.append(members if drawn is None else drawn if isinstance(members, slice) else members[drawn])
 
 
-def judge_robust(
+def evaluate_robust(
     values_DW: Single, expected: ExpectedRange, kind: FunctionClass, roles: Roles, length: float
 ) -> tuple[AbnormalWorkers, list[Reference]]:
     """Return what differs for one function, and the reference of each role; at least one worker.

@@ -21,7 +21,7 @@ _TERA = 1e12
 _WITH_DECIMAL_FROM = 100
 
 
-def judge_rooflines(rooflines: Rooflines | NotEvaluated, rank: int) -> list[Finding] | NotEvaluated:
+def evaluate_rooflines(rooflines: Rooflines | NotEvaluated, rank: int) -> list[Finding] | NotEvaluated:
     """Return a finding for each operator with a relevant share of the device's compute time, longest first.
 
     Memory and compute bound operators are findings too, with other remedies (fusion, quantisation, frequency).

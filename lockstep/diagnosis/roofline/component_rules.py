@@ -26,7 +26,7 @@ CAUSES = {
 }
 
 
-def judge_components(kernels: KernelCounters, table: ComponentTable, rank: int) -> list[Finding] | NotEvaluated:
+def evaluate_components(kernels: KernelCounters, table: ComponentTable, rank: int) -> list[Finding] | NotEvaluated:
     """Return a finding for each type of operator and cause with a relevant share of the kernels' time, longest first.
 
     Tasks below 20 us are left out, as by the vendor. If the capture's counters decide for no operator, the result is

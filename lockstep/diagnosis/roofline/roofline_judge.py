@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from lockstep.contracts.finding import Finding, NotEvaluated
 from lockstep.diagnosis.roofline.ascend_rules import find_affinity, find_aicpu, find_private_formats
 from lockstep.diagnosis.roofline.classic import Rooflines, operator_rooflines
-from lockstep.diagnosis.roofline.classic_rules import judge_rooflines
-from lockstep.diagnosis.roofline.component_rules import judge_components
+from lockstep.diagnosis.roofline.classic_rules import evaluate_rooflines
+from lockstep.diagnosis.roofline.component_rules import evaluate_components
 from lockstep.diagnosis.roofline.kernel_counters import KernelCounters, component_table_of
 from lockstep.trace.columns import TraceColumns
 
@@ -20,7 +20,7 @@ class OperatorCauses:
     rooflines: Rooflines | None
 
 
-def judge_operators(
+def evaluate_operators(
     columns: TraceColumns, rank: int, *, kernels: KernelCounters | None = None, device: str = ""
 ) -> OperatorCauses:
     """Run all rules on one rank; `kernels` are the vendor's rows with counters, if any.
@@ -28,10 +28,10 @@ def judge_operators(
     The clock is compared over ranks, so `find_frequency_drop` is separate.
     """
     rooflines = operator_rooflines(columns, device=device)
-    answers: list[list[Finding] | NotEvaluated] = [judge_rooflines(rooflines, rank)]
+    answers: list[list[Finding] | NotEvaluated] = [evaluate_rooflines(rooflines, rank)]
     if kernels is not None:
         answers += [
-            judge_components(kernels, component_table_of(kernels), rank),
+            evaluate_components(kernels, component_table_of(kernels), rank),
             find_aicpu(kernels, rank),
             find_private_formats(kernels, rank),
             find_affinity(kernels, rank),

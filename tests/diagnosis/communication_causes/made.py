@@ -3,7 +3,7 @@
 import numpy as np
 
 from lockstep.diagnosis.communication_causes.collectives import Group, RankCollectives
-from lockstep.diagnosis.communication_causes.waiting import group_waiting, judge_waiting
+from lockstep.diagnosis.communication_causes.waiting import evaluate_waiting, group_waiting
 from lockstep.trace.columns import ABSENT
 
 MS = 1_000_000
@@ -57,4 +57,4 @@ def judged(table, window_ns, computing=()):
     """Return what the waiting in the collectives of a table shows; `computing` is by rank."""
     computing = dict(computing)
     hides = any(len(each.start_ns) for each in computing.values())
-    return judge_waiting(group_waiting(table, computing), window_ns, hides=hides)
+    return evaluate_waiting(group_waiting(table, computing), window_ns, hides=hides)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lockstep.contracts.finding import NotEvaluated
-from lockstep.diagnosis.communication_causes.bandwidth import bandwidths, judge_bandwidth
+from lockstep.diagnosis.communication_causes.bandwidth import bandwidths, evaluate_bandwidth
 from lockstep.diagnosis.communication_causes.contention import find_contention, overlap_ratio
 from lockstep.diagnosis.communication_causes.matching import match_collectives
 from lockstep.diagnosis.communication_causes.messages import find_misaligned, find_small_messages, misaligned
@@ -33,7 +33,7 @@ def test_algorithm_and_bus_bandwidth():
 @pytest.mark.parametrize(("expected", "found"), [(75e9, 0), (75.1e9, 1)])
 def test_bandwidth_against_what_is_expected(expected, found):
     """60 GB/s are 80 % of 75: just there the link is well, just above it is slow."""
-    answer = judge_bandwidth(table_of(10 * MS), WINDOW_NS, {DP: expected})
+    answer = evaluate_bandwidth(table_of(10 * MS), WINDOW_NS, {DP: expected})
     assert len(answer) == found
     if found:
         assert (answer[0].cause, answer[0].ranks, answer[0].confidence) == ("slow_link", (0, 1, 2, 3), "high")
@@ -48,17 +48,17 @@ def test_a_group_is_compared_with_those_that_do_the_same():
         parts += [
             rank_of(2 * at + rank, [(each * 50 * MS, lasting) for each in range(4)], group=group) for rank in (0, 1)
         ]
-    (finding,) = judge_bandwidth(match_collectives(parts), WINDOW_NS)
+    (finding,) = evaluate_bandwidth(match_collectives(parts), WINDOW_NS)
     assert (finding.subject, finding.ranks, finding.confidence) == ("c", (4, 5), "medium")
     assert finding.lost_ns == 4 * 10 * MS
-    assert isinstance(judge_bandwidth(match_collectives(parts[2:]), WINDOW_NS), NotEvaluated)
+    assert isinstance(evaluate_bandwidth(match_collectives(parts[2:]), WINDOW_NS), NotEvaluated)
 
 
 def test_small_collectives_have_no_bandwidth():
     """Their time is latency: without a large one there is nothing to judge."""
-    answer = judge_bandwidth(table_of(10 * MS, sizes=999_999), WINDOW_NS, {DP: 1e12})
+    answer = evaluate_bandwidth(table_of(10 * MS, sizes=999_999), WINDOW_NS, {DP: 1e12})
     assert isinstance(answer, NotEvaluated)
-    assert isinstance(judge_bandwidth(table_of(10 * MS), WINDOW_NS), NotEvaluated)
+    assert isinstance(evaluate_bandwidth(table_of(10 * MS), WINDOW_NS), NotEvaluated)
 
 
 def contended(during_ns, alone_ns):

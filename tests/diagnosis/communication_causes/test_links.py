@@ -8,11 +8,11 @@ import pytest
 from lockstep.contracts.finding import NotEvaluated
 from lockstep.diagnosis.communication_causes.links import (
     LinkTransfers,
+    evaluate_links,
     find_link_contention,
     find_misaligned_packets,
     find_retransmission,
     find_small_packets,
-    judge_links,
     link_transfers_of,
 )
 from lockstep.diagnosis.communication_causes.matching import match_collectives
@@ -43,14 +43,14 @@ def transfers(*rows, packets=(), during=None) -> LinkTransfers:
 def test_a_link_that_waits_is_not_slow():
     """622 MB at 19.06 GB/s over HCCS: the elapsed time of that all-reduce (121 ms) was waiting, not the link."""
     moved = transfers(("HCCS", 622 * MS, round(622 / 19.06 * MS)), packets=[(0, 20_971_520, 29)])
-    assert judge_links(moved, 121 * MS) == []
+    assert evaluate_links(moved, 121 * MS) == []
     assert find_small_packets(moved, 121 * MS) == []
 
 
 @pytest.mark.parametrize(("rate", "found"), [(14.41, 0), (14.39, 1)])
 def test_links_against_the_vendors_figure(rate, found):
     """80 % of 18 GB/s are 14.4."""
-    answer = judge_links(transfers(("HCCS", round(rate * 50 * MS), 50 * MS)), WINDOW_NS)
+    answer = evaluate_links(transfers(("HCCS", round(rate * 50 * MS), 50 * MS)), WINDOW_NS)
     assert len(answer) == found
     if found:
         assert (answer[0].cause, answer[0].ranks, answer[0].subject) == ("slow_link", (4,), "HCCS")
@@ -59,11 +59,11 @@ def test_links_against_the_vendors_figure(rate, found):
 def test_the_sum_of_links_is_judged_alone_only():
     """SDMA repeats HCCS: one finding, not two; alone it is judged itself."""
     slow = 100 * MS, 50 * MS
-    both = judge_links(transfers(("HCCS", *slow), ("SDMA", *slow)), WINDOW_NS)
+    both = evaluate_links(transfers(("HCCS", *slow), ("SDMA", *slow)), WINDOW_NS)
     assert [each.subject for each in both] == ["HCCS"]
-    assert [each.subject for each in judge_links(transfers(("SDMA", *slow)), WINDOW_NS)] == ["SDMA"]
-    assert judge_links(transfers(("HCCS", *slow)), 10**4 * MS) == []
-    assert isinstance(judge_links(transfers(("UB", *slow)), WINDOW_NS), NotEvaluated)
+    assert [each.subject for each in evaluate_links(transfers(("SDMA", *slow)), WINDOW_NS)] == ["SDMA"]
+    assert evaluate_links(transfers(("HCCS", *slow)), 10**4 * MS) == []
+    assert isinstance(evaluate_links(transfers(("UB", *slow)), WINDOW_NS), NotEvaluated)
 
 
 def test_small_packets_on_a_slow_link():
@@ -110,7 +110,7 @@ def test_a_link_that_is_slow_alone_as_well_is_no_contention(alone_gb_per_s, caus
     """9 GB/s during computation: contention where transfers alone have 18 GB/s, the link where they have 9 as well."""
     rows = [("SDMA", 90 * MS, 10 * MS)] * 3 + [("SDMA", alone_gb_per_s * 10 * MS, 10 * MS)] * 3
     moved = transfers(*rows, packets=[(0, 1000, 90)], during=[True] * 3 + [False] * 3)
-    found = [*judge_links(moved, WINDOW_NS), *find_link_contention(moved, WINDOW_NS)]
+    found = [*evaluate_links(moved, WINDOW_NS), *find_link_contention(moved, WINDOW_NS)]
     assert [each.cause for each in found] == causes
     assert bool(find_small_packets(moved, WINDOW_NS)) == (causes == ["slow_link"])
 
@@ -118,8 +118,8 @@ def test_a_link_that_is_slow_alone_as_well_is_no_contention(alone_gb_per_s, caus
 def test_a_transfer_that_was_tried_again_does_not_make_the_link_slow():
     """One of 4 s among transfers at full speed is retransmission; where all take as long the link is slow as well."""
     long, usual = ("RDMA", 64 * MS, 4_500 * MS), ("RDMA", 64 * MS, 5 * MS)
-    assert judge_links(transfers(long, *[usual] * 8), 5_000 * MS) == []
-    assert [each.cause for each in judge_links(transfers(long), 5_000 * MS)] == ["slow_link"]
+    assert evaluate_links(transfers(long, *[usual] * 8), 5_000 * MS) == []
+    assert [each.cause for each in evaluate_links(transfers(long), 5_000 * MS)] == ["slow_link"]
 
 
 def test_misaligned_packets_on_a_slow_link():
@@ -169,4 +169,4 @@ def test_a_vendors_file_as_transfers_and_collectives(tmp_path):
     assert transmission_ns(table) / MS == pytest.approx(transit_ms)
     moved = link_transfers_of(communication, 1)
     assert (moved.links, moved.bytes.tolist(), moved.packet_count.tolist()) == (["HCCS"], [622 * MS], [1])
-    assert judge_links(moved, 200 * MS) == []
+    assert evaluate_links(moved, 200 * MS) == []

@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.diagnosis.communication_causes.collectives import collectives_of
 from lockstep.diagnosis.communication_causes.contention import computing
-from lockstep.diagnosis.communication_causes.links import judge_links, link_transfers_of
+from lockstep.diagnosis.communication_causes.links import evaluate_links, link_transfers_of
 from lockstep.diagnosis.communication_causes.matching import match_collectives
 from lockstep.diagnosis.communication_causes.messages import find_small_messages, misaligned
 from lockstep.diagnosis.communication_causes.vendor_collectives import collectives_of_communication
@@ -77,7 +77,7 @@ def test_two_ranks_of_a_pipeline_on_ascend():
         parts.append(collectives_of_communication(communication, rank))
         moved = link_transfers_of(communication, rank)
         rates.append(moved.gigabytes_per_second(moved.of("HCCS")))
-        assert judge_links(moved, 200 * MS) == []
+        assert evaluate_links(moved, 200 * MS) == []
     table = match_collectives(parts)
     assert len(table) == 24
     assert rates == pytest.approx([18.83, 18.76], abs=0.01)

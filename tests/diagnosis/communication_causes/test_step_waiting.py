@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lockstep.diagnosis.communication_causes.step_waiting import StepTimes, stage_waiting
-from lockstep.diagnosis.communication_causes.waiting import judge_waiting
+from lockstep.diagnosis.communication_causes.waiting import evaluate_waiting
 from tests.diagnosis.communication_causes.made import MS
 
 STEPS, STEP_MS = 5, 200
@@ -24,7 +24,7 @@ def waiting(own_ms, world_size=4):
 
 def named(own_ms):
     """Return the ranks that are named, with what each costs in ms a step."""
-    return {each.ranks: each.lost_ns / MS / STEPS for each in judge_waiting(waiting(own_ms), WINDOW_NS)}
+    return {each.ranks: each.lost_ns / MS / STEPS for each in evaluate_waiting(waiting(own_ms), WINDOW_NS)}
 
 
 @pytest.mark.parametrize("culprit", STAGE_OF)
@@ -32,7 +32,7 @@ def test_who_needs_longest_is_waited_for(culprit):
     """All others wait at least as long as it needs longer than its peer, in whatever."""
     own_ms = dict.fromkeys(STAGE_OF, 100) | {culprit: 180}
     assert named(own_ms) == {(culprit,): pytest.approx(80)}
-    (finding,) = judge_waiting(waiting(own_ms), WINDOW_NS)
+    (finding,) = evaluate_waiting(waiting(own_ms), WINDOW_NS)
     assert finding.confidence == "high"
     assert finding.subject == f"pipeline stage {STAGE_OF[culprit]}"
     assert "over the own time of 5 steps" in finding.evidence[0]
@@ -56,7 +56,7 @@ def test_slow_ranks_of_two_stages_are_both_named():
 def test_ranks_that_are_slower_in_turn_are_not_named():
     """The noise of a host: each is the slowest in some steps."""
     turns = {0: [180, 100, 180, 100, 100], 1: [100, 180, 100, 100, 180], 2: [100] * 5, 3: [100] * 5}
-    assert [each for each in judge_waiting(waiting(turns), WINDOW_NS) if each.confidence != "low"] == []
+    assert [each for each in evaluate_waiting(waiting(turns), WINDOW_NS) if each.confidence != "low"] == []
 
 
 def test_steps_that_some_rank_lacks_do_not_count():
@@ -74,5 +74,5 @@ def test_a_stage_of_one_rank_has_no_peer():
 
 def test_ranks_that_were_not_captured_cost_confidence():
     """The one that all wait for may not be there."""
-    (finding,) = judge_waiting(waiting(dict.fromkeys(STAGE_OF, 100) | {2: 180}, world_size=8), WINDOW_NS)
+    (finding,) = evaluate_waiting(waiting(dict.fromkeys(STAGE_OF, 100) | {2: 180}, world_size=8), WINDOW_NS)
     assert finding.confidence == "medium"

@@ -7,7 +7,7 @@ import pytest
 
 from lockstep.contracts.finding import NotEvaluated
 from lockstep.diagnosis.communication_causes.matching import match_collectives
-from lockstep.diagnosis.communication_causes.transmission import judge_transmission
+from lockstep.diagnosis.communication_causes.transmission import evaluate_transmission
 from lockstep.diagnosis.communication_causes.waiting import (
     blame_limit,
     computed_before_ns,
@@ -183,16 +183,16 @@ def test_slow_transmission_names_the_slowest_link():
     ]
     table = match_collectives(parts)
     assert group_waiting(table)[0].transit_ratio == pytest.approx(0.3, abs=1e-3)
-    (finding,) = judge_transmission(table, WINDOW_NS)
+    (finding,) = evaluate_transmission(table, WINDOW_NS)
     assert (finding.cause, finding.ranks) == ("slow_link", (7,))
     assert finding.lost_ns == pytest.approx(6 * 34.2 * MS)
-    assert isinstance(judge_transmission(match_collectives(job(steps([0, 0]), 9)), WINDOW_NS), NotEvaluated)
+    assert isinstance(evaluate_transmission(match_collectives(job(steps([0, 0]), 9)), WINDOW_NS), NotEvaluated)
 
 
 def test_even_transmissions_are_no_finding():
     """The same time on all ranks."""
     table = match_collectives(job(steps([0, 0, 0, 0]), 9 * MS, transit=[8 * MS] * 5))
-    assert judge_transmission(table, WINDOW_NS) == []
+    assert evaluate_transmission(table, WINDOW_NS) == []
     assert table.groups[0] == DP
 
 

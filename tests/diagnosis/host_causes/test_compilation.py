@@ -1,7 +1,12 @@
 import pytest
 
 from lockstep.contracts.finding import HIGH, MEDIUM, NotEvaluated
-from lockstep.diagnosis.host_causes.compilation import COMPILATION, DYNAMIC_SHAPES, changing_shapes, judge_compilation
+from lockstep.diagnosis.host_causes.compilation import (
+    COMPILATION,
+    DYNAMIC_SHAPES,
+    changing_shapes,
+    evaluate_compilation,
+)
 from lockstep.trace.intervals import merged
 from tests.diagnosis.host_causes.scenes import call, frame, kernel, span, steps, view
 from tests.trace.made import columns_of
@@ -35,7 +40,7 @@ def _steps_with(shapes, compiling=(), **more):
 def test_what_compiles_is_recognised(name):
     """Torch's spans, the loading of code into the device, CANN's compiler."""
     events = [call(name, 0, 10), span("aten::mm", 20, 5)]
-    (finding,) = judge_compilation(view(events, 100))
+    (finding,) = evaluate_compilation(view(events, 100))
     assert (finding.cause, finding.subject, finding.lost_ns) == (COMPILATION, name, 10_000)
 
 
@@ -44,7 +49,7 @@ def test_what_compiles_is_recognised(name):
 )
 def test_what_runs_compiled_code_compiles_nothing(name):
     """A compiled region is a gain, no cost."""
-    assert judge_compilation(view([call(name, 0, 50)], 100)) == []
+    assert evaluate_compilation(view([call(name, 0, 50)], 100)) == []
 
 
 def test_frames_of_the_compilers_are_recognised():
@@ -54,21 +59,21 @@ def test_frames_of_the_compilers_are_recognised():
         "torch/_inductor/compile_fx.py(700): compile_fx_inner",
         "triton/compiler/compiler.py(200): compile",
     ):
-        (finding,) = judge_compilation(view([frame(name, 0, 50)], 100))
+        (finding,) = evaluate_compilation(view([frame(name, 0, 50)], 100))
         assert finding.lost_ns == 50_000
 
 
 def test_compiling_behind_the_devices_work_costs_nothing():
     """Only exposed time counts, and a hundredth of the window is not reported."""
-    assert judge_compilation(view([span("dynamo", 0, 50), kernel("gemm", 0, 50)], 100)) == []
-    assert judge_compilation(view([span("dynamo", 0, 0.9)], 100)) == []
-    assert judge_compilation(view([span("dynamo", 0, 1)], 100)) != []
+    assert evaluate_compilation(view([span("dynamo", 0, 50), kernel("gemm", 0, 50)], 100)) == []
+    assert evaluate_compilation(view([span("dynamo", 0, 0.9)], 100)) == []
+    assert evaluate_compilation(view([span("dynamo", 0, 1)], 100)) != []
 
 
 def test_nested_spans_are_counted_once():
     """Dynamo's spans lie inside each other; the longest own time is named."""
     events = [span("dynamo", 0, 50), span("bytecode_tracing (dynamo_timed)", 10, 30), span("aten::mm", 60, 1)]
-    (finding,) = judge_compilation(view(events, 100))
+    (finding,) = evaluate_compilation(view(events, 100))
     assert finding.lost_ns == 50_000
     assert finding.subject == "bytecode_tracing (dynamo_timed)"
 
@@ -76,13 +81,13 @@ def test_nested_spans_are_counted_once():
 def test_many_calls_of_canns_compiler_are_reported_however_short():
     """The vendor's own limit is a count."""
     events = [call("AscendCL@aclopCompileAndExecute", at, 0.001) for at in range(20)]
-    assert judge_compilation(view(events, 100)) != []
-    assert judge_compilation(view(events[1:], 100)) == []
+    assert evaluate_compilation(view(events, 100)) != []
+    assert evaluate_compilation(view(events[1:], 100)) == []
 
 
 def test_shapes_that_change_while_something_is_compiled_are_the_cause():
     """The operator that sees them first is named, with the shapes."""
-    (finding,) = judge_compilation(_steps_with([4, 5, 6, 7], compiling=(1, 2, 3)))
+    (finding,) = evaluate_compilation(_steps_with([4, 5, 6, 7], compiling=(1, 2, 3)))
     assert (finding.cause, finding.subject, finding.confidence) == (DYNAMIC_SHAPES, "aten::linear", HIGH)
     assert finding.lost_ns == 120_000
     assert any("in 3 of 4 steps" in each and "[[[7,64]],[]]" in each for each in finding.evidence)
@@ -90,19 +95,19 @@ def test_shapes_that_change_while_something_is_compiled_are_the_cause():
 
 def test_shapes_that_change_without_compiling_are_no_finding():
     """Eager operators do not mind sequences of different length."""
-    assert judge_compilation(_steps_with([4, 5, 6, 7])) == []
+    assert evaluate_compilation(_steps_with([4, 5, 6, 7])) == []
 
 
 def test_compiling_with_equal_shapes_is_first_use():
     """The answer states that shapes were looked at."""
-    (finding,) = judge_compilation(_steps_with([4, 4, 4, 4], compiling=(0,)))
+    (finding,) = evaluate_compilation(_steps_with([4, 4, 4, 4], compiling=(0,)))
     assert (finding.cause, finding.confidence) == (COMPILATION, HIGH)
     assert any("no operator's shapes keep changing" in each for each in finding.evidence)
 
 
 def test_compiling_without_shapes_is_of_medium_confidence():
     """Whether shapes change is unknown."""
-    (finding,) = judge_compilation(view([span("dynamo", 0, 50), span("aten::mm", 60, 1)], 100))
+    (finding,) = evaluate_compilation(view([span("dynamo", 0, 50), span("aten::mm", 60, 1)], 100))
     assert finding.confidence == MEDIUM
     assert any("is unknown" in each for each in finding.evidence)
 
@@ -150,4 +155,4 @@ def test_the_compilers_own_operators_do_not_count():
 
 def test_a_trace_without_operators_is_not_judged():
     """There is nothing that could have compiled."""
-    assert isinstance(judge_compilation(view([kernel("gemm", 0, 5)], 10)), NotEvaluated)
+    assert isinstance(evaluate_compilation(view([kernel("gemm", 0, 5)], 10)), NotEvaluated)

@@ -2,13 +2,13 @@ import pytest
 
 from lockstep.contracts.finding import HIGH, LOW, MEDIUM, NotEvaluated
 from lockstep.contracts.messages import HostSpan
-from lockstep.diagnosis.host_causes.contention import find_contention, judge_contention
+from lockstep.diagnosis.host_causes.contention import evaluate_contention, find_contention
 
 SECOND = 1_000_000_000
 
 
 def _judge(**counted):
-    return judge_contention(HostSpan(span_ns=10 * SECOND, **counted), window_ns=(0, SECOND), ranks=(2,))
+    return evaluate_contention(HostSpan(span_ns=10 * SECOND, **counted), window_ns=(0, SECOND), ranks=(2,))
 
 
 def _find(**counted):
@@ -72,4 +72,4 @@ def test_waiting_for_unknown_neighbours_is_of_medium_confidence():
 @pytest.mark.parametrize("host", [None, HostSpan(span_ns=0), HostSpan(span_ns=SECOND)])
 def test_without_samples_nothing_is_judged(host):
     """A trace does not show contention."""
-    assert isinstance(judge_contention(host, window_ns=(0, SECOND), ranks=(0,)), NotEvaluated)
+    assert isinstance(evaluate_contention(host, window_ns=(0, SECOND), ranks=(0,)), NotEvaluated)

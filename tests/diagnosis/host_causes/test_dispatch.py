@@ -1,7 +1,7 @@
 import pytest
 
 from lockstep.contracts.finding import HIGH, MEDIUM, NotEvaluated
-from lockstep.diagnosis.host_causes.dispatch import judge_dispatch, launch_waits, small_kernels
+from lockstep.diagnosis.host_causes.dispatch import evaluate_dispatch, launch_waits, small_kernels
 from tests.diagnosis.host_causes.scenes import call, copy, kernel, span, view
 
 
@@ -49,7 +49,7 @@ def test_gaps_of_more_than_a_millisecond_are_not_dispatch():
 
 def test_many_small_kernels_that_the_device_waits_for_are_a_finding():
     """Even where no sequence repeats."""
-    (finding,) = judge_dispatch(view(_launched(20), 400))
+    (finding,) = evaluate_dispatch(view(_launched(20), 400))
     assert (finding.cause, finding.subject, finding.confidence) == ("dispatch", "small kernels", MEDIUM)
     assert finding.lost_ns == 5000 + 19 * 17_000
     assert "100 % of 20 kernels" in finding.evidence[0]
@@ -57,17 +57,17 @@ def test_many_small_kernels_that_the_device_waits_for_are_a_finding():
 
 def test_small_kernels_that_keep_the_device_busy_are_none():
     """Their number is no fault if none waits."""
-    assert judge_dispatch(view([kernel(f"k{at}", at * 5, 5) for at in range(20)], 100)) == []
+    assert evaluate_dispatch(view([kernel(f"k{at}", at * 5, 5) for at in range(20)], 100)) == []
 
 
 def test_long_kernels_that_wait_for_launches_are_none():
     """Then the host is slow for another reason than the number of kernels."""
-    assert judge_dispatch(view(_launched(10, every_us=60, busy_us=30), 600)) == []
+    assert evaluate_dispatch(view(_launched(10, every_us=60, busy_us=30), 600)) == []
 
 
 def test_sequences_are_reported_with_what_fusing_would_give_back():
     """The finding names the sequence; the loss is the device's wait for launches."""
-    (finding,) = judge_dispatch(view(_launched(20, names="k"), 400))
+    (finding,) = evaluate_dispatch(view(_launched(20, names="k"), 400))
     assert finding.subject.startswith("k + k")
     assert finding.confidence == HIGH
     assert any("times" in each and "idle inside" in each for each in finding.evidence)
@@ -77,14 +77,14 @@ def test_a_sequence_is_named_by_the_operators_that_launch_it():
     """What can be fused is operators: a kernel is named itself where the trace does not show who launched it."""
     events = _launched(20, names="void at::native::elementwise_kernel<4>(int)")
     operators = [span(name, 20 * at, 10) for at, name in enumerate(["aten::mul", "aten::add_"] * 10)]
-    (finding,) = judge_dispatch(view([*operators, *events], 400))
+    (finding,) = evaluate_dispatch(view([*operators, *events], 400))
     assert finding.subject == "aten::mul + aten::add_"
     assert finding.evidence[2].endswith("aten::mul + aten::add_, over and over")
-    (finding,) = judge_dispatch(view(events, 400))
+    (finding,) = evaluate_dispatch(view(events, 400))
     assert finding.subject == "elementwise_kernel + elementwise_kernel"
 
 
 @pytest.mark.parametrize("events", [[span("aten::mm", 0, 5)], [span("aten::mm", 0, 5), copy("Memcpy", 0, 1)]])
 def test_without_kernels_nothing_is_judged(events):
     """A CPU's operators run where they are dispatched."""
-    assert isinstance(judge_dispatch(view(events, 10)), NotEvaluated)
+    assert isinstance(evaluate_dispatch(view(events, 10)), NotEvaluated)

@@ -1,7 +1,7 @@
 import pytest
 
 from lockstep.contracts.messages import HostSpan
-from lockstep.diagnosis.host_causes import Collection, judge_host, thresholds
+from lockstep.diagnosis.host_causes import Collection, evaluate_host, thresholds
 from lockstep.diagnosis.remedies import CAUSES, advise_finding
 from lockstep.diagnosis.threshold import Threshold
 from tests.diagnosis.host_causes.scenes import call, kernel, loader, span, steps, view
@@ -12,7 +12,7 @@ MS = 1000
 def test_all_rules_answer_and_the_costliest_finding_goes_first():
     """Each rule either finds, finds nothing, or states why it cannot judge."""
     events = [*steps(2, 50 * MS), loader(0, 20 * MS), span("dynamo", 30 * MS, 30 * MS), span("aten::mm", 70 * MS, 1)]
-    answer = judge_host(
+    answer = evaluate_host(
         view(events, 100 * MS),
         noted=[Collection(80_000_000, 5_000_000)],
         host=HostSpan(span_ns=1000, run_queue_wait_ns=100, cores=2, others_cores=1.0),
@@ -24,12 +24,12 @@ def test_all_rules_answer_and_the_costliest_finding_goes_first():
 def test_a_healthy_window_has_no_findings():
     """A device that works all the time is no one's victim."""
     events = [call("cudaLaunchKernel", 0, 5, correlation=1), kernel("gemm", 0, 100 * MS, correlation=1), loader(0, 90)]
-    assert judge_host(view(events, 100 * MS), noted=[], host=HostSpan(span_ns=1, run_queue_wait_ns=0)).findings == ()
+    assert evaluate_host(view(events, 100 * MS), noted=[], host=HostSpan(span_ns=1, run_queue_wait_ns=0)).findings == ()
 
 
 def test_every_finding_gets_advice():
     """The rules name causes that the table knows."""
-    answer = judge_host(view([loader(0, 50)], 100), noted=[Collection(60_000, 20_000_000)])
+    answer = evaluate_host(view([loader(0, 50)], 100), noted=[Collection(60_000, 20_000_000)])
     for finding in answer.findings:
         advised = advise_finding(finding, 100_000)
         assert advised.advice

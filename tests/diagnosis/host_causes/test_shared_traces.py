@@ -5,9 +5,9 @@ from functools import cache
 import pytest
 
 from lockstep.contracts.finding import NotEvaluated
-from lockstep.diagnosis.host_causes import HostView, judge_host, view_host
-from lockstep.diagnosis.host_causes.data import PROCESSING, judge_loader
-from lockstep.diagnosis.host_causes.dispatch import judge_dispatch, launch_waits, small_kernels
+from lockstep.diagnosis.host_causes import HostView, evaluate_host, view_host
+from lockstep.diagnosis.host_causes.data import PROCESSING, evaluate_loader
+from lockstep.diagnosis.host_causes.dispatch import evaluate_dispatch, launch_waits, small_kernels
 from lockstep.diagnosis.host_causes.fusible import fusible_sequences
 from lockstep.diagnosis.remedies import advise_finding
 from lockstep.trace.kineto.load import load_trace
@@ -28,7 +28,7 @@ def _view(part: str) -> HostView:
 def test_the_vendors_loader_bottleneck_is_processing():
     """ResNet50 without workers: 46 ms a step in the loader, 35 of them with an idle device."""
     view = _view("num_workers_0")
-    (finding,) = judge_loader(view)
+    (finding,) = evaluate_loader(view)
     assert finding.cause == PROCESSING
     assert 34e6 < finding.lost_ns / view.steps < 37e6
     advised = advise_finding(finding, view.length_ns)
@@ -38,9 +38,9 @@ def test_the_vendors_loader_bottleneck_is_processing():
 
 def test_the_vendors_fix_leaves_no_loader_bottleneck():
     """With four workers: the processing is gone, and no other cause of I/O takes its place."""
-    found = judge_host(_view("num_workers_4"))
+    found = evaluate_host(_view("num_workers_4"))
     assert "io" not in {finding.bottleneck for finding in found.findings}
-    assert judge_loader(_view("num_workers_4")) == []
+    assert evaluate_loader(_view("num_workers_4")) == []
 
 
 def test_the_small_kernels_of_the_nccl_recording():
@@ -50,7 +50,7 @@ def test_the_small_kernels_of_the_nccl_recording():
     assert small.count_ratio == pytest.approx(0.43, abs=0.005)
     assert small.time_ratio == pytest.approx(0.04, abs=0.005)
     assert view.share(launch_waits(view).measure_ns()) > 0.5
-    (finding,) = judge_dispatch(view)
+    (finding,) = evaluate_dispatch(view)
     assert finding.lost_ns > 0.5 * view.length_ns
 
 
@@ -67,7 +67,7 @@ def test_the_pair_of_elementwise_kernels_of_the_nccl_recording():
 def test_healthy_ranks_have_no_findings(part):
     """Four ranks of a healthy run on CPUs: none of the host's rules fires."""
     part = part.removeprefix("torch_cpu/")
-    found = judge_host(_view(part), noted=[])
+    found = evaluate_host(_view(part), noted=[])
     assert found.findings == ()
     assert "synchronisation" in {each.rule for each in found.not_judged}
 
@@ -77,19 +77,19 @@ def test_recordings_that_the_device_holds_up_have_no_cause_on_the_host(part):
     """Their devices are busy for 96 % of the time and more: whatever the host does costs nothing."""
     view = _view(part)
     assert view.share(view.busy.measure_ns()) > 0.95
-    assert judge_host(view, noted=[]).findings == ()
+    assert evaluate_host(view, noted=[]).findings == ()
 
 
 def test_the_wait_of_the_harness_is_no_loss():
     """h100: the profiling script waits for the device, which has its work, and at the end, when there is none left."""
-    assert judge_host(_view("h100_qwen"), noted=[]).findings == ()
+    assert evaluate_host(_view("h100_qwen"), noted=[]).findings == ()
 
 
 @pytest.mark.parametrize("path", SHARED_TRACES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_every_recording_is_judged(path):
     """Old and new, CPU and GPU: no rule fails, and losses fit the window."""
     view = _view(f"{path.parent.name}/{path.name}")
-    answer = judge_host(view)
+    answer = evaluate_host(view)
     assert all(isinstance(each, NotEvaluated) and each.reason for each in answer.not_judged)
     for finding in answer.findings:
         assert finding.lost_ns is None or 0 < finding.lost_ns <= view.length_ns

@@ -2,7 +2,7 @@ import pytest
 
 from lockstep.contracts.finding import HIGH, MEDIUM, NotEvaluated
 from lockstep.diagnosis.frames import readable
-from lockstep.diagnosis.host_causes.synchronisation import SYNCHRONISATION, judge_synchronisation
+from lockstep.diagnosis.host_causes.synchronisation import SYNCHRONISATION, evaluate_synchronisation
 from lockstep.trace.columns import TraceMetadata
 from tests.diagnosis.host_causes.scenes import call, copy, frame, kernel, span, view
 
@@ -24,7 +24,7 @@ def _item(start_us, *, gap_us=30, correlation=1):
 
 def test_a_call_is_charged_with_the_idle_time_that_follows_from_it():
     """65 us of waiting cost nothing until the copy is done; the 30 us without work after the call, and 2 us inside, do."""
-    (finding,) = judge_synchronisation(view(_item(0), 200))
+    (finding,) = evaluate_synchronisation(view(_item(0), 200))
     assert (finding.cause, finding.confidence) == (SYNCHRONISATION, HIGH)
     assert finding.lost_ns == 30_000 + 2000
     assert finding.subject == f"aten::item in {readable(TRAIN)}"
@@ -43,7 +43,7 @@ def test_operators_wait_where_no_calls_are_recorded(vendor, wait_us, found):
         kernel("gemm", 0, wait_us),
         kernel("next", wait_us + 40, 500),
     ]
-    answer = judge_synchronisation(view(events, wait_us + 540, metadata=TraceMetadata(vendor=vendor)))
+    answer = evaluate_synchronisation(view(events, wait_us + 540, metadata=TraceMetadata(vendor=vendor)))
     if found:
         (finding,) = answer
         assert finding.subject == f"aten::item in {readable(TRAIN)}"
@@ -54,7 +54,7 @@ def test_operators_wait_where_no_calls_are_recorded(vendor, wait_us, found):
 
 def test_calls_from_one_place_are_one_finding():
     """Count, total and loss are sums."""
-    (finding,) = judge_synchronisation(view([*_item(0), *_item(200, correlation=2)], 400))
+    (finding,) = evaluate_synchronisation(view([*_item(0), *_item(200, correlation=2)], 400))
     assert finding.lost_ns == 64_000
     assert finding.evidence[0].startswith("2 calls")
 
@@ -62,21 +62,21 @@ def test_calls_from_one_place_are_one_finding():
 def test_waiting_for_a_busy_device_is_no_finding():
     """The next work follows at once: nothing was lost."""
     events = [call("cudaDeviceSynchronize", 0, 90), kernel("gemm", 0, 90), kernel("next", 91, 100)]
-    assert judge_synchronisation(view(events, 200)) == []
+    assert evaluate_synchronisation(view(events, 200)) == []
 
 
 def test_a_call_that_finds_an_idle_device_is_charged_with_its_own_time_only():
     """The device had run dry before: the call changed nothing about that."""
     events = [kernel("gemm", 0, 10), call("cudaStreamSynchronize", 50, 14), kernel("next", 500, 10)]
-    (finding,) = judge_synchronisation(view(events, 600))
+    (finding,) = evaluate_synchronisation(view(events, 600))
     assert finding.lost_ns == 14_000
 
 
 def test_a_wait_for_the_whole_device_that_nothing_follows_delays_nothing():
     """The harness waits for the device before it reads the clock; the training has ended."""
     events = [kernel("gemm", 0, 50), call("cudaDeviceSynchronize", 10, 60)]
-    assert judge_synchronisation(view(events, 100)) == []
-    (finding,) = judge_synchronisation(view([*events, kernel("next", 90, 10)], 100))
+    assert evaluate_synchronisation(view(events, 100)) == []
+    (finding,) = evaluate_synchronisation(view([*events, kernel("next", 90, 10)], 100))
     assert finding.lost_ns == 40_000
 
 
@@ -88,14 +88,14 @@ def test_gaps_between_work_that_was_launched_before_are_not_the_waits():
         call("cudaStreamSynchronize", 10, 85),
         kernel("next", 100, 10),
     ]
-    (finding,) = judge_synchronisation(view(events, 200))
+    (finding,) = evaluate_synchronisation(view(events, 200))
     assert finding.lost_ns == 10_000
 
 
 def test_one_call_that_holds_a_window_without_steps_is_no_steps():
     """Nothing shows that a step does so again; with marked steps it counts."""
     events = [kernel("a", 0, 10), call("cudaStreamSynchronize", 0, 80), kernel("next", 90, 10)]
-    answer = judge_synchronisation(view(events, 100))
+    answer = evaluate_synchronisation(view(events, 100))
     assert isinstance(answer, NotEvaluated)
     assert answer.reason.startswith("one call of cudaStreamSynchronize holds 80% of a window without marked steps")
 
@@ -109,7 +109,7 @@ def test_a_copy_and_the_wait_for_it_are_one_loss():
         call("cudaStreamSynchronize", 20, 30),
         kernel("next", 70, 10),
     ]
-    (finding,) = judge_synchronisation(view(events, 200))
+    (finding,) = evaluate_synchronisation(view(events, 200))
     assert finding.subject == "aten::to"
     assert finding.evidence[0].startswith("2 calls")
 
@@ -117,7 +117,7 @@ def test_a_copy_and_the_wait_for_it_are_one_loss():
 def test_no_more_than_a_millisecond_after_a_call_is_charged_to_it():
     """Later the host does something else than to launch again."""
     events = [call("cudaDeviceSynchronize", 0, 10), kernel("gemm", 0, 10), kernel("next", 5010, 10)]
-    (finding,) = judge_synchronisation(view(events, 10_000))
+    (finding,) = evaluate_synchronisation(view(events, 10_000))
     assert finding.lost_ns == 1_000_000
 
 
@@ -128,11 +128,11 @@ def test_copies_that_return_after_the_device_has_done_them_wait():
         copy("Memcpy DtoH", 10, 5, correlation=5),
         kernel("next", 60, 100),
     ]
-    (finding,) = judge_synchronisation(view(blocking, 200))
+    (finding,) = evaluate_synchronisation(view(blocking, 200))
     assert finding.subject == "cudaMemcpyAsync"
     assert finding.confidence == MEDIUM
     free = [call("cudaMemcpyAsync", 0, 5, correlation=5), copy("Memcpy DtoH", 10, 5, correlation=5)]
-    assert judge_synchronisation(view(free, 100)) == []
+    assert evaluate_synchronisation(view(free, 100)) == []
 
 
 def test_idle_time_is_charged_to_one_call_only():
@@ -144,7 +144,7 @@ def test_idle_time_is_charged_to_one_call_only():
         call("cudaStreamSynchronize", 20, 50, thread=2),
         kernel("next", 80, 10),
     ]
-    findings = judge_synchronisation(view(events, 100))
+    findings = evaluate_synchronisation(view(events, 100))
     assert sum(finding.lost_ns for finding in findings) == 50_000
 
 
@@ -156,7 +156,7 @@ def test_the_profilers_own_waits_are_not_the_trainings():
         call("cudaDeviceSynchronize", 0, 50),
         kernel("next", 80, 10),
     ]
-    assert judge_synchronisation(view(events, 100)) == []
+    assert evaluate_synchronisation(view(events, 100)) == []
 
 
 def test_blocking_launches_are_one_finding():
@@ -168,7 +168,7 @@ def test_blocking_launches_are_one_finding():
             kernel("k", at * 20 + 5, 5, correlation=at + 1),
             call("cudaStreamSynchronize", at * 20 + 5, 8),
         ]
-    (finding,) = judge_synchronisation(view(events, 200))
+    (finding,) = evaluate_synchronisation(view(events, 200))
     assert finding.subject == "blocking launches"
     assert finding.lost_ns == 9 * 15_000 + 10_000
 
@@ -185,7 +185,7 @@ def test_launches_that_return_after_their_kernel_block(kernel_us, returned_us, f
             call("cudaLaunchKernel", begin, returned_us, correlation=at + 1),
             kernel("k", begin + 6, kernel_us, correlation=at + 1),
         ]
-    findings = judge_synchronisation(view(events, 500))
+    findings = evaluate_synchronisation(view(events, 500))
     assert [finding.subject for finding in findings] == ["blocking launches"] * found
     if found:
         assert findings[0].evidence[0].startswith("10 of 10 launches")
@@ -200,7 +200,7 @@ def test_a_graphs_launch_stands_for_all_its_kernels():
         events.append(call("cudaGraphLaunch", begin, 5, correlation=at + 1))
         events += [kernel("k", begin + 10 + each * 11, 10, correlation=at + 1) for each in range(20)]
         events.append(call("cudaStreamSynchronize", begin + 5, 226))
-    (finding,) = judge_synchronisation(view(events, 1500))
+    (finding,) = evaluate_synchronisation(view(events, 1500))
     assert finding.subject == "cudaStreamSynchronize"
 
 
@@ -210,7 +210,7 @@ def test_many_synchronised_batch_norms_are_reported(count, named):
     events = [span("SyncBatchNorm", at, 0.5) for at in range(count)]
     events += [span("SyncBatchNormBackward", at + 50, 0.5) for at in range(count)]
     events += [call("cudaLaunchKernel", 0, 1, correlation=1), kernel("k", 0, 100, correlation=1)]
-    found = judge_synchronisation(view(events, 100))
+    found = evaluate_synchronisation(view(events, 100))
     assert [finding.subject for finding in found] == (["SyncBatchNorm"] if named else [])
 
 
@@ -219,15 +219,15 @@ def test_reading_values_back_on_a_cpu_costs_what_it_takes():
     events = [frame(TRAIN, 0, 100)]
     for at in range(5):
         events += [span("aten::item", at * 10, 1), span("aten::_local_scalar_dense", at * 10 + 0.2, 0.5)]
-    (finding,) = judge_synchronisation(view(events, 100))
+    (finding,) = evaluate_synchronisation(view(events, 100))
     assert (finding.lost_ns, finding.confidence) == (5000, MEDIUM)
     assert finding.subject == f"aten::item in {readable(TRAIN)}"
     assert any("no device to wait for" in each for each in finding.evidence)
-    answer = judge_synchronisation(view(events, 101))
+    answer = evaluate_synchronisation(view(events, 101))
     assert isinstance(answer, NotEvaluated)
     assert "no device" in answer.reason
 
 
 def test_without_calls_into_the_runtime_nothing_is_judged():
     """A capture of the device alone shows no waits."""
-    assert isinstance(judge_synchronisation(view([kernel("k", 0, 5)], 10)), NotEvaluated)
+    assert isinstance(evaluate_synchronisation(view([kernel("k", 0, 5)], 10)), NotEvaluated)

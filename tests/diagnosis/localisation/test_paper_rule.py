@@ -9,7 +9,7 @@ from lockstep.diagnosis.localisation.expected import EXPECTED, ExpectedRange
 from lockstep.diagnosis.localisation.paper_rule import (
     above_spread,
     distance_from_expected,
-    judge_by_paper,
+    evaluate_by_paper,
     normalised,
     sample_peers,
 )
@@ -66,6 +66,6 @@ def test_equation_11():
     values = np.tile(np.array([[0.005], [0.8], [0.1]], np.float32), (1, 200))
     values[:, 7] = 0.02, 0.8, 0.1
     values[:, 8] = 0.009, 0.1, 0.9
-    found = judge_by_paper(values, HOST, sample_peers(200))
+    found = evaluate_by_paper(values, HOST, sample_peers(200))
     assert np.flatnonzero(found.unexpected).tolist() == [7]
     assert np.flatnonzero(found.unlike).tolist() == [7]

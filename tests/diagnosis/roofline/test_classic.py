@@ -7,7 +7,7 @@ import pytest
 from lockstep.contracts.finding import NotEvaluated
 from lockstep.diagnosis.roofline import classic
 from lockstep.diagnosis.roofline.classic import Rooflines, by_operator, operator_rooflines
-from lockstep.diagnosis.roofline.classic_rules import judge_rooflines
+from lockstep.diagnosis.roofline.classic_rules import evaluate_rooflines
 from lockstep.trace.columns import KERNEL, OPERATOR, RUNTIME, Occupancy, TraceMetadata
 from tests.trace.made import columns_of, made
 
@@ -88,7 +88,7 @@ def test_fp32_products_in_tf32_kernels_are_held_against_tf32():
     for kernel, number in (("cutlass_80_tensorop_s1688gemm_64x64", "tf32"), ("cutlass_80_simt_sgemm_128x32", "fp32")):
         events = call("aten::mm", text, 0, 53_700, 1, kernel=kernel)
         rooflines = operator_rooflines(columns_of(events, metadata=H100))
-        (finding,) = judge_rooflines(rooflines, 0)
+        (finding,) = evaluate_rooflines(rooflines, 0)
         assert rooflines.points[0].roof.number_format == number
         assert finding.context == (f"matrix in {number}",)  # advice to use tensor cores is for fp32
 
@@ -101,7 +101,7 @@ def test_a_finding_states_how_its_kernels_use_the_device():
         *call("aten::mm", text, 10**6, 1000, 2, kernel="nvjet_tst_64x8", occupancy=Occupancy(9, 1)),
         *call("aten::mm", text, 2 * 10**6, 1000, 3),
     ]
-    (finding,) = judge_rooflines(operator_rooflines(columns_of(events, metadata=H100)), 0)
+    (finding,) = evaluate_rooflines(operator_rooflines(columns_of(events, metadata=H100)), 0)
     assert finding.evidence[2] == (
         "its kernels have work for 62% of the multiprocessors, and 44% of the warps that fit (occupancy, CUPTI's "
         "estimate); 80% of their time is on tensor cores"
@@ -111,9 +111,11 @@ def test_a_finding_states_how_its_kernels_use_the_device():
 def test_an_operator_is_held_against_the_line_above_it():
     """Left of the ridge the memory's, right of it that of arithmetic: a copy has no FLOP/s to speak of."""
     text = shapes([4096, 4096], [4096, 4096])
-    (added,) = judge_rooflines(operator_rooflines(columns_of(call("aten::add", text, 0, 100_000, 1), metadata=H100)), 0)
+    (added,) = evaluate_rooflines(
+        operator_rooflines(columns_of(call("aten::add", text, 0, 100_000, 1), metadata=H100)), 0
+    )
     assert added.evidence[1].startswith("it reaches 1.01 of 3.35 TB/s (30%) of NVIDIA H100")
-    (product,) = judge_rooflines(operator_rooflines(columns_of(gemm(250_000), metadata=H100)), 0)
+    (product,) = evaluate_rooflines(operator_rooflines(columns_of(gemm(250_000), metadata=H100)), 0)
     assert product.evidence[1].startswith("it reaches 549.8 of 989.5 TFLOP/s (56%) of NVIDIA H100")
 
 
@@ -122,16 +124,16 @@ def test_what_a_line_binds_is_no_finding_below_what_is_worth_fixing(device_ns, n
     """What it would give back is unknown, and at most its time: 74 us of 1.47 or 1.57 ms, 5 % between them."""
     added = call("aten::add", shapes([8192, 4096], [8192, 4096]), 0, 74_000, 1)
     events = [*added, *call("aten::mm", shapes([64, 64], [64, 64]), 10**7, device_ns, 2)]
-    found = judge_rooflines(operator_rooflines(columns_of(events, metadata=H100)), 0)
+    found = evaluate_rooflines(operator_rooflines(columns_of(events, metadata=H100)), 0)
     assert ("memory_bound" in {each.cause for each in found}) is named
 
 
 def test_elementwise_kernels_have_no_use_for_tensor_cores():
     """Without an estimate nothing is stated; with one, tensor cores are left out where products are not computed."""
     text = shapes([64, 64], [64, 64])
-    (one,) = judge_rooflines(operator_rooflines(columns_of(call("aten::add", text, 0, 3000, 1), metadata=H100)), 0)
+    (one,) = evaluate_rooflines(operator_rooflines(columns_of(call("aten::add", text, 0, 3000, 1), metadata=H100)), 0)
     events = call("aten::add", text, 0, 3000, 1, occupancy=Occupancy(2, 0.5))
-    (other,) = judge_rooflines(operator_rooflines(columns_of(events, metadata=H100)), 0)
+    (other,) = evaluate_rooflines(operator_rooflines(columns_of(events, metadata=H100)), 0)
     assert len(other.evidence) == len(one.evidence) + 1
     assert not any("tensor" in sentence for sentence in other.evidence)
 
@@ -233,11 +235,11 @@ def test_findings_name_the_heavy_operators_with_numbers():
     columns = columns_of(
         [*gemm(400_000, count=10), *call("aten::add", shapes([64], [64]), 10**9, 2_000, 50)], metadata=H100
     )
-    (finding,) = judge_rooflines(operator_rooflines(columns), 3)
+    (finding,) = evaluate_rooflines(operator_rooflines(columns), 3)
     assert (finding.cause, finding.subject, finding.ranks) == ("underutilised", "aten::mm", (3,))
     assert "343.6 of 989.5 TFLOP/s (35%)" in finding.evidence[1]
     assert finding.lost_ns == pytest.approx(4_000_000 - 10 * 138_900 / 0.8, rel=1e-3)
-    (bound,) = judge_rooflines(operator_rooflines(columns_of(gemm(140_000), metadata=H100)), 0)
+    (bound,) = evaluate_rooflines(operator_rooflines(columns_of(gemm(140_000), metadata=H100)), 0)
     assert (bound.cause, bound.lost_ns) == ("compute_bound", None)
 
 
@@ -246,7 +248,7 @@ def test_an_unknown_device_has_points_and_no_verdict():
     rooflines = operator_rooflines(columns_of(gemm(400_000)), device="Some GPU")
     assert isinstance(rooflines, Rooflines)
     assert rooflines.points[0].flops_per_second == pytest.approx(343.6e12, rel=1e-3)
-    answer = judge_rooflines(rooflines, 0)
+    answer = evaluate_rooflines(rooflines, 0)
     assert isinstance(answer, NotEvaluated)
     assert "Some GPU" in answer.reason
 
@@ -255,7 +257,7 @@ def test_a_trace_without_device_or_shapes_is_not_judged():
     """Both state why."""
     nothing = operator_rooflines(columns_of([made("aten::mm")]))
     assert isinstance(nothing, NotEvaluated)
-    assert judge_rooflines(nothing, 0) is nothing
+    assert evaluate_rooflines(nothing, 0) is nothing
     bare = [made("aten::mm", external=1), made("k", KERNEL, (0, 7), 0, 100, stream=7, external=1)]
-    answer = judge_rooflines(operator_rooflines(columns_of(bare, metadata=H100)), 0)
+    answer = evaluate_rooflines(operator_rooflines(columns_of(bare, metadata=H100)), 0)
     assert answer.reason == "100% of the device's compute time: operators without recorded shapes"

@@ -14,7 +14,7 @@ from lockstep.diagnosis.roofline.ascend_rules import (
     find_private_formats,
     slowest_clock,
 )
-from lockstep.diagnosis.roofline.component_rules import judge_components, shares
+from lockstep.diagnosis.roofline.component_rules import evaluate_components, shares
 from lockstep.diagnosis.roofline.components import Bound, classify
 from lockstep.diagnosis.roofline.kernel_counters import KernelCounters, component_table_of, kernel_counters_of
 from lockstep.trace.ascend.kernels import load_kernels
@@ -58,7 +58,7 @@ def test_queue_times_decide_parallelism_only(kernels):
     assert verdicts.bound.tolist() == [Bound.INSUFFICIENT_PARALLELISM, Bound.UNDECIDED]
     assert table.components[int(verdicts.component[0])].name == "MTE-GM"
     assert shares(kernels, verdicts)[Bound.INSUFFICIENT_PARALLELISM] == pytest.approx(0.4)
-    (finding,) = judge_components(kernels, table, 1)
+    (finding,) = evaluate_components(kernels, table, 1)
     assert (finding.cause, finding.subject) == ("insufficient_parallelism", "MatMulV2")
     assert finding.lost_ns == pytest.approx(200_000 * (1 - 0.6 / 0.8), abs=1)
 
@@ -107,7 +107,7 @@ def test_counted_work_decides_a_bound(kernels):
     table = component_table_of(rows)
     assert np.nanmax(table.utilisation, axis=1) == pytest.approx([0.880, 0.3], abs=1e-3)
     assert classify(table).bound.tolist() == [Bound.COMPUTE_BOUND, Bound.UNDECIDED]
-    (finding,) = judge_components(rows, table, 0)
+    (finding,) = evaluate_components(rows, table, 0)
     assert (finding.cause, finding.lost_ns) == ("compute_bound", None)
 
 
@@ -125,11 +125,11 @@ def test_without_counters_the_answer_names_the_right_capture(kernels):
     counted = made(("MatMul", "AI_CORE", 100), counters={"aic_mac_fp16_ratio": [0.3]})
     busy = made(("MatMul", "AI_CORE", 100), counters={"aic_mac_ratio": [0.9]})
     for rows, words in ((bare, "PipeUtilization"), (counted, "PipeUtilization"), (busy, "ArithmeticUtilization")):
-        answer = judge_components(rows, component_table_of(rows), 0)
+        answer = evaluate_components(rows, component_table_of(rows), 0)
         assert isinstance(answer, NotEvaluated)
         assert words in answer.reason
     empty = made()
-    assert isinstance(judge_components(empty, component_table_of(empty), 0), NotEvaluated)
+    assert isinstance(evaluate_components(empty, component_table_of(empty), 0), NotEvaluated)
 
 
 def test_aicpu_operators_above_20_us():

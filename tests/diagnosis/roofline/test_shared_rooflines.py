@@ -5,7 +5,7 @@ import pytest
 
 from lockstep.contracts.finding import NotEvaluated
 from lockstep.diagnosis.roofline.classic import NO_SHAPES, by_operator, operator_rooflines
-from lockstep.diagnosis.roofline.component_rules import judge_components, shares
+from lockstep.diagnosis.roofline.component_rules import evaluate_components, shares
 from lockstep.diagnosis.roofline.components import Bound, classify
 from lockstep.diagnosis.roofline.kernel_counters import component_table_of, kernel_counters_of
 from lockstep.trace.ascend.kernels import load_kernels
@@ -54,7 +54,7 @@ def test_matrix_products_with_counted_work():
     products = np.array(["MatMul" in kind for kind in kernels.types])
     assert products.sum() == 13
     assert (classify(table).bound[products] == Bound.COMPUTE_BOUND).all()
-    assert {each.cause for each in judge_components(kernels, table, 0)} == {"compute_bound"}
+    assert {each.cause for each in evaluate_components(kernels, table, 0)} == {"compute_bound"}
 
 
 def test_queue_times_alone():
@@ -65,4 +65,4 @@ def test_queue_times_alone():
     assert parts[Bound.UNDECIDED] == pytest.approx(0.697, abs=0.001)
     level0 = SHARED.parent / "ascend/msinsight/level0/rank0_ascend_pt/ASCEND_PROFILER_OUTPUT/kernel_details.csv"
     bare = kernel_counters_of(load_kernels(level0))
-    assert isinstance(judge_components(bare, component_table_of(bare), 0), NotEvaluated)
+    assert isinstance(evaluate_components(bare, component_table_of(bare), 0), NotEvaluated)
