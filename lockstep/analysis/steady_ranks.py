@@ -37,7 +37,7 @@ def find_steady_ranks(
     lost_ns = _lost_ns(waiting, ranks)
     chosen = sorted((rank for rank in lost_ns if rank not in slow), key=lambda rank: -lost_ns[rank])[:RANKS_MAX]
     others = {rank: [each for each in peers[rank] if each not in slow][:PEERS_MAX] for rank in chosen}
-    found = [_judged(ranks, rank, others[rank], lost_ns[rank]) for rank in chosen]
+    found = [_finding_of(ranks, rank, others[rank], lost_ns[rank]) for rank in chosen]
     return [each for each in found if each is not None]
 
 
@@ -61,7 +61,7 @@ def _lead_ns(group: GroupWaiting, at: int) -> float:
     return float(np.median(np.median(np.delete(waited, at, axis=1), axis=1) - waited[:, at]))
 
 
-def _judged(ranks: Mapping[int, RankAnalysis], rank: int, peers: Sequence[int], lost_ns: float) -> Finding | None:
+def _finding_of(ranks: Mapping[int, RankAnalysis], rank: int, peers: Sequence[int], lost_ns: float) -> Finding | None:
     suspect = captured(ranks[rank])
     known = [found for each in peers if (found := captured(ranks[each])) is not None]
     if suspect is None:

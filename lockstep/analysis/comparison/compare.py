@@ -109,11 +109,11 @@ def compare(before: ObservedRun, after: ObservedRun, *, tolerance: float = TOLER
     """Return every quantity of two runs, regressions first, then by the share of the step."""
     step = ComparedQuantity(QuantityKind.STEP, "step")
     step_ns = float(np.median([np.median(each.samples[step]) for each in before.ranks]))
-    judge = _Judge(step_ns, tolerance)
+    comparator = _Comparator(step_ns, tolerance)
     sides = [_by_rank(run, same_ranks=_numbers(before) == _numbers(after)) for run in (before, after)]
     quantities = dict.fromkeys(name for side in sides for samples in side.values() for name in samples)
-    found = [judge.change(each, *(_samples_of(side, each) for side in sides)) for each in quantities]
-    found = [_unless_replaced(each, *sides) for each in found] + _collectives(before, after, judge)
+    found = [comparator.change(each, *(_samples_of(side, each) for side in sides)) for each in quantities]
+    found = [_unless_replaced(each, *sides) for each in found] + _collectives(before, after, comparator)
     order = {
         ChangeVerdict.REGRESSION: 0,
         ChangeVerdict.IMPROVEMENT: 1,
@@ -166,8 +166,8 @@ def _samples_of(side: _Side, quantity: ComparedQuantity) -> dict[int, Samples]:
     return {rank: samples.get(quantity, absent[rank]) for rank, samples in side.items()}
 
 
-class _Judge:
-    """Judges quantities of two runs whose steps took `step_ns` before."""
+class _Comparator:
+    """Compares quantities of two runs whose steps took `step_ns` before."""
 
     def __init__(self, step_ns: float, tolerance: float) -> None:
         self._step_ns, self._tolerance = step_ns, tolerance
@@ -234,7 +234,7 @@ def _between_ranks(differences: Sequence[float]) -> float:
     return RANK_SIGMAS * _MAD_TO_SIGMA * float(np.median(np.abs(np.array(differences) - np.median(differences))))
 
 
-def _collectives(before: ObservedRun, after: ObservedRun, judge: _Judge) -> list[QuantityChange]:
+def _collectives(before: ObservedRun, after: ObservedRun, comparator: _Comparator) -> list[QuantityChange]:
     """Return the changes of collectives by kind, size of the group and bytes: transmission, without waiting.
 
     If a run has only one rank, its durations contain the waiting for others.
@@ -245,7 +245,7 @@ def _collectives(before: ObservedRun, after: ObservedRun, judge: _Judge) -> list
     for name in sides[0].keys() & sides[1].keys():
         was, now = ({ALL_RANKS: side[name]} for side in sides)
         calls = max(len(was[ALL_RANKS]) / max(steps, 1), 1.0)
-        found.append(judge.change(ComparedQuantity(QuantityKind.COLLECTIVE, name), was, now, calls=calls))
+        found.append(comparator.change(ComparedQuantity(QuantityKind.COLLECTIVE, name), was, now, calls=calls))
     return sorted(found, key=lambda each: each.quantity.name)
 
 

@@ -304,7 +304,7 @@ def evaluate_waiting(
     groups = [each for each in waiting if each.collectives >= COLLECTIVES.value]
     if not groups:
         return NotEvaluated(rule=RULE, reason=f"no group has {COLLECTIVES.value:.0f} collectives that its ranks share")
-    found = [finding for each in groups if (finding := _judged(each, window_ns, hides=hides)) is not None]
+    found = [finding for each in groups if (finding := _finding_of(each, window_ns, hides=hides)) is not None]
     return sorted(found, key=lambda each: -(each.lost_ns or 0))
 
 
@@ -317,7 +317,7 @@ def blame_limit(rank_count: int) -> float:
     return max(BLAME_SHARE.value, 1 - (1 - BLAME_SHARE.value) * rank_count / _BLAME_RANKS)
 
 
-def _judged(waiting: GroupWaiting, window_ns: int, *, hides: bool) -> Finding | None:
+def _finding_of(waiting: GroupWaiting, window_ns: int, *, hides: bool) -> Finding | None:
     total = float(waiting.caused_ns.sum())
     at = int(waiting.caused_ns.argmax())
     lost_ns = int(waiting.lost_ns[at])

@@ -58,9 +58,9 @@ def localise(
             raise LocalError(f"{name}: got shape {codes.shape}, expected one for each of {len(matrix)} workers")
     found = []
     expected = expected or expected_of({function.kind for function in matrix.functions})
-    judge = _Judge(matrix, rule, roles, groups, expected)
+    evaluator = _RuleEvaluator(matrix, rule, roles, groups, expected)
     for at, function in enumerate(matrix.functions if len(matrix) else []):
-        abnormal = judge.judge(function, matrix.values_FDW[at])
+        abnormal = evaluator.evaluate(function, matrix.values_FDW[at])
         if abnormal is not None:
             found.append(abnormal)
     return Localisation(
@@ -68,7 +68,7 @@ def localise(
         workers=len(matrix),
         compared=len(matrix.functions),
         left_out=matrix.left_out,
-        has_peers=judge.has_peers,
+        has_peers=evaluator.has_peers,
     )
 
 
@@ -82,7 +82,7 @@ class _Chosen(NamedTuple):
     unlike_C: Flags
 
 
-class _Judge:
+class _RuleEvaluator:
     """One rule with the data of all workers that it needs."""
 
     def __init__(
@@ -99,7 +99,7 @@ class _Judge:
         self._peer_N = sample_peers(len(matrix))
         self.has_peers = bool(len(matrix)) and int(np.bincount(self._roles.index_W).max()) > 1
 
-    def judge(self, function: Function, values_DW: Single) -> AbnormalFunction | None:
+    def evaluate(self, function: Function, values_DW: Single) -> AbnormalFunction | None:
         """Return what is abnormal about one function, None if nothing is."""
         expected = self._expected[function.kind]
         if self._rule is Rule.PRINTED:

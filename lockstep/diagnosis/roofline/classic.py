@@ -112,7 +112,7 @@ def operator_rooflines(
     for (name, shapes, calls, device_ns), use in zip(rows, groups.use, strict=True):
         text = "" if shapes == ABSENT else columns.shape_texts[shapes]
         point = _point(columns.names[name], text, outputs.get((name, shapes)), (calls, device_ns))
-        point = point if isinstance(point, str) else _judged(replace(point, use=use), device, utilisation)
+        point = point if isinstance(point, str) else _classified(replace(point, use=use), device, utilisation)
         if isinstance(point, str):
             unjudged[point] += device_ns
         else:
@@ -168,7 +168,7 @@ def _point(operator: str, shapes: str, output: tuple[int, ...] | None, spent: tu
     )
 
 
-def _judged(point: OperatorPoint, device: str, utilisation: float) -> OperatorPoint | str:
+def _classified(point: OperatorPoint, device: str, utilisation: float) -> OperatorPoint | str:
     roof = _roof_for(point, device)
     if roof is None:
         return point
