@@ -1,1 +1,1 @@
-"""What a job computes: operators with their work and sizes, and builders of known architectures."""
+"""Models: operators with their work and sizes, and builders of known architectures."""

@@ -1,7 +1,7 @@
-"""The core of attention, and what makes its queries, keys and values: grouped heads, and multi-head latent attention.
+"""Attention and the operators that compute its queries, keys and values: grouped heads, multi-head latent attention.
 
 Latent attention (DeepSeek-AI 2024, section 2.1) computes queries, keys and values from two narrow latent vectors of a
-token; a part of each key, which carries the position, is one for all heads.
+token; the part of a key that carries the position is shared by all heads.
 """
 
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ _UNFUSED_SCORE_MOVES = 6.5
 # Backward reads dropout's output for the values' product, writes and passes gradients through dropout (mask again) and
 # softmax (its output again), and reads them for the queries' and the keys' product.
 _UNFUSED_SCORE_BACKWARD_MOVES = 9.5
-# Of those the products themselves write and read the scores once each, and in backward read dropout's output, write
-# gradients and read them twice; softmax and dropout are kernels next to them.
+# The matrix products write and read the scores once each, and in backward read dropout's output, write gradients and
+# read them twice. The rest of the moves belongs to softmax and dropout, which are separate kernels.
 _UNFUSED_SEPARATE_MOVES = 4.5
 _UNFUSED_SEPARATE_BACKWARD_MOVES = 5.5
-# What the heads found is copied to the order of the tokens, and its gradient back.
+# The output of the heads is copied to the order of the tokens, and its gradient back.
 _CONTEXT_MOVES = 2.0
-# Gradients of queries, keys and values are put next to each other: read and written.
+# Gradients of queries, keys and values are concatenated: read and written.
 _CONCATENATION_MOVES = 2.0
 # A rotation of queries and keys reads and writes them.
 _ROTATION_MOVES = 2.0
-# In PyTorch's eager mode they go to single precision, are multiplied as complex numbers and go back: 20 bytes each.
+# PyTorch's eager mode casts them to single precision, multiplies complex numbers and casts back: 20 bytes each.
 _EAGER_ROTATION_MOVES = 10.0
 _UNFUSED_LAUNCHES = 4.0  # two products, softmax with scale and mask, dropout
 _CAUSAL_SHARE = 0.5  # fused attention skips the blocks above the diagonal
@@ -33,7 +33,7 @@ _UNFUSED_SCORE_BYTES = 5.0  # softmax and dropout outputs at 2 bytes, a mask of 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionHeads:
-    """Heads of attention: how many of queries, of keys and values, and features of a query or key and of a value."""
+    """Attention heads: number of query heads, of key and value heads, and features of a query or key and of a value."""
 
     queries: int
     keys: int
@@ -44,7 +44,7 @@ class AttentionHeads:
     def of(
         cls, hidden: float, heads: int, kv_heads: int | None = None, head_dim: int | None = None
     ) -> "AttentionHeads":
-        """Return heads whose queries, keys and values have one size, a token's features over the heads if None."""
+        """Return heads whose queries, keys and values have `head_dim` features each, `hidden / heads` if None."""
         size = head_dim or hidden / heads
         return cls(queries=heads, keys=kv_heads or heads, key_dim=size, value_dim=size)
 
@@ -60,7 +60,7 @@ class AttentionHeads:
 
     @property
     def output_features(self) -> float:
-        """Features of a token that attention returns."""
+        """Features of a token in the output of attention."""
         return self.queries * self.value_dim
 
 
@@ -68,8 +68,8 @@ class AttentionHeads:
 class LatentAttention:
     """Sizes of multi-head latent attention, named as in DeepSeek's configurations.
 
-    `query_rank` is None where queries come from the token itself; `nope_dim` and `rope_dim` are features of a query and
-    a key without and with the position.
+    `query_rank` is None if queries are computed from the token itself. `nope_dim` and `rope_dim` are the features of a
+    query or key without and with the position.
     """
 
     kv_rank: int
@@ -79,7 +79,7 @@ class LatentAttention:
     value_dim: int
 
     def heads(self, count: int) -> AttentionHeads:
-        """Return so many heads, each with keys and values of its own."""
+        """Return `count` heads, each with its own keys and values."""
         return AttentionHeads(
             queries=count, keys=count, key_dim=self.nope_dim + self.rope_dim, value_dim=self.value_dim
         )
@@ -88,9 +88,9 @@ class LatentAttention:
 def attention(
     s: float, heads: AttentionHeads, *, width: float, fused: bool, rotated: bool = False, eager: bool = False
 ) -> Operator:
-    """Return the core of attention: the heads split, and queries by sequence; keys and values are needed whole.
+    """Return the core of attention; it can be split by heads, and queries by sequence; keys and values are read whole.
 
-    Queries and keys are `rotated` by their position or not, `eager` kernel by kernel.
+    With `rotated`, queries and keys are rotated by their position; with `eager`, that takes a kernel for each step.
     """
     total = heads.query_features + heads.kv_features
     scores = 0.0 if fused else heads.queries * s * s
@@ -144,7 +144,7 @@ def attention_block(
     latent: LatentAttention | None = None,
     eager: bool = False,
 ) -> tuple[Operator, ...]:
-    """Return fused attention of a Llama between two norms, without biases; its small operators are `eager` or fused."""
+    """Return a Llama's fused attention between two norms, without biases; with `eager`, small kernels stay separate."""
     made: tuple[Operator, ...]
     if latent is None:
         made = (linear("qkv", s, h, heads.query_features + heads.kv_features, width=width, bias=False),)
@@ -161,18 +161,18 @@ def attention_block(
 
 
 def _latent(s: float, h: float, heads: int, latent: LatentAttention, width: float) -> tuple[Operator, ...]:
-    """Return what makes queries, keys and values: down to the latent vectors, whose norms, and up to the heads.
+    """Return the operators before latent attention: down projection, norms of the latent vectors, up projection.
 
-    Every tensor parallel rank computes the latent vectors itself, as Megatron-LM does; only the way up is split.
+    Every tensor parallel rank computes the latent vectors itself, as in Megatron-LM; only the up projection is split.
     """
     rank, rope = latent.kv_rank, latent.rope_dim
     narrow = (latent.query_rank or 0) + rank
     source = latent.query_rank or h  # of the queries
     queries, others = heads * (latent.nope_dim + rope), heads * (latent.nope_dim + latent.value_dim)
-    # Keys hold the part with the position once for each head.
+    # Keys contain the part with the position once for each head.
     total = queries + others + heads * rope
     down = linear("latent_down", s, h, narrow + rope, width=width, bias=False)
-    # Queries that are not compressed read the token itself, which goes past the latent vectors.
+    # Uncompressed queries read the token itself, which bypasses the latent vectors.
     passed = s * (source + rank + rope)
     latent_norm = Operator(
         name="latent_norm",

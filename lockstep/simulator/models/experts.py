@@ -1,4 +1,4 @@
-"""The wide layer of a mixture of experts: shared experts, router, routed experts and their combination."""
+"""The feed-forward layer of a mixture of experts: shared experts, router, routed experts and their combination."""
 
 from collections.abc import Iterator
 
@@ -6,18 +6,19 @@ from lockstep.simulator.models.model import MatrixProduct, Operator, OperatorInp
 from lockstep.simulator.models.primitives import ACTIVATION_BACKWARD_MOVES, KEPT_EVERY_SECOND, linear, pointwise
 
 _SWIGLU_MOVES, _SWIGLU_BACKWARD_MOVES = 3.0, 5.0
-"""Reads both inputs and writes one; backward reads them and the gradient, and writes two."""
+"""Forward reads both inputs and writes one output; backward reads them and the gradient, and writes two gradients."""
 _EAGER_SWIGLU_MOVES, _EAGER_SWIGLU_BACKWARD_MOVES = 5.0, 9.0
-"""Activation and product as kernels of their own, as in PyTorch's eager mode."""
+"""Activation and product as separate kernels, as in PyTorch's eager mode."""
 _SORT_MOVES = 2.0
-"""Tokens arrive by rank of origin; a rank with several experts sorts them by expert, and back before it returns them
-(Megatron-LM's MoEAlltoAllTokenDispatcher, `sort_chunks_by_idxs`): each is read and written, and so is its gradient."""
+"""Tokens arrive ordered by the sending rank. A rank with several experts sorts them by expert, and back before it
+returns them (Megatron-LM's MoEAlltoAllTokenDispatcher, `sort_chunks_by_idxs`): each token and each gradient is read and
+written once per sort."""
 
 
 def gated(
     s: float, h: float, ffn: float, *, width: float, prefix: str = "", eager: bool = False
 ) -> tuple[Operator, ...]:
-    """Return a gated wide layer of `ffn` features without biases, its gate in one kernel or `eager` in two."""
+    """Return a gated feed-forward layer of `ffn` features without biases; its gate is one kernel, with `eager` two."""
     moves, backward_moves = (
         (_EAGER_SWIGLU_MOVES, _EAGER_SWIGLU_BACKWARD_MOVES) if eager else (_SWIGLU_MOVES, _SWIGLU_BACKWARD_MOVES)
     )
@@ -32,7 +33,7 @@ def gated(
 
 
 def ungated(s: float, h: float, ffn: float, *, width: float) -> tuple[Operator, ...]:
-    """Return a wide layer of `ffn` features without a gate or biases, its activation in one kernel."""
+    """Return a feed-forward layer of `ffn` features without a gate or biases; its activation is one kernel."""
     return (
         linear("fc1", s, h, ffn, width=width, bias=False),
         pointwise("activation", s, ffn, stored=width, moved=2, backward_moves=ACTIVATION_BACKWARD_MOVES),
@@ -43,15 +44,15 @@ def ungated(s: float, h: float, ffn: float, *, width: float) -> tuple[Operator, 
 def mixture(
     s: float, h: float, ffn: float, *, experts: int, chosen: int, shared_ffn: float, width: float
 ) -> Iterator[Operator]:
-    """Yield the operators of a wide layer of experts; all tokens pass the `shared_ffn` features of shared experts.
+    """Yield the operators of a mixture of experts; all tokens pass the `shared_ffn` features of the shared experts.
 
-    Shared experts come before the routed ones, as Megatron-LM computes them without overlap. Tokens arrive at routed
-    experts by a fourth position of the tensor: that of the expert.
+    Shared experts come before the routed ones, as in Megatron-LM without overlap. The input of routed experts has a
+    fourth dimension, the expert.
     """
     if shared_ffn:
         yield from gated(s, h, shared_ffn, width=width, prefix="shared_")
     routed = ("b", "s", "_", "x")
-    # The router keeps what shared experts keep already; their output is added in the combination.
+    # With shared experts, their operators already store the router's input; their output is added in the combination.
     kept, added = (0.0, 1.0) if shared_ffn else (1.0, 0.0)
     yield Operator(
         name="router",
@@ -100,7 +101,7 @@ def _expert(
     chosen: int,
     width: float,
 ) -> Operator:
-    """Return the first or the second product of experts, with the sort of tokens of `sorted_features` next to it."""
+    """Return the first or the second matrix product of experts, with the sort of tokens of `sorted_features`."""
     sort = _SORT_MOVES * sorted_features
     moves, backward_moves = inner + outer + sort, 2 * (inner + outer) + sort
     return Operator(

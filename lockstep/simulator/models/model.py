@@ -1,7 +1,7 @@
-"""What a model asks of devices: operators with named dimensions, in modules that nest as the code's do.
+"""A model's work: operators with named dimensions, in modules that nest like those of the code.
 
-An operator's figures are those of one sample, unsplit. Its dimensions show how it may be split: splitting `h` of a
-linear layer, which is in its input and not in its output, leaves partial sums behind.
+An operator's figures are those of one sample without any split. Its dimensions define how it may be split: a split of
+`h`, which a linear layer has in its input but not in its output, leaves partial sums.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 BATCH = "b"
-"""The dimension that every operator has: samples, whose number the strategy sets."""
+"""The dimension that every operator has: samples, whose number is set by the strategy."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorInput:
-    """What an operator reads of the tensor before it: which of its dimensions lies at which position, and how much.
+    """An operator's input: which of its dimensions is at which position of the incoming tensor.
 
-    `share` is the part of the incoming tensor: attention reads queries and keys from one tensor, split differently.
+    `share` is the part of that tensor that is read: attention reads queries and keys, split differently, from one.
     """
 
     dims: tuple[str, ...]
@@ -24,15 +24,15 @@ class OperatorInput:
 
 
 Extent = str | float
-"""One factor of a size: a dimension of the operator, as it is split on a rank, or a number."""
+"""A factor of a size: a dimension of the operator, at its size on a rank, or a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixProduct:
     """A matrix product in an operator's forward pass; every size is the product of its factors.
 
-    `repeats` are those of equal products that a rank computes at once: heads of attention, experts. The operands of
-    `interleaved` ones lie next to each other in the rows of one tensor.
+    `repeats` is the number of equal products that a rank computes at once, such as attention heads or experts. The
+    operands of `interleaved` products are adjacent in the rows of one tensor.
     """
 
     rows: tuple[Extent, ...]
@@ -44,20 +44,20 @@ class MatrixProduct:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Operator:
-    """One layer, forward and backward. Compared by identity: one object stands for all its repetitions.
+    """One layer, forward and backward. Compared by identity: one object represents all its repetitions.
 
-    `flops` are the forward pass's, `moved_elements` the activations that it reads and writes; backward takes
-    `backward_ratio` times both, or `backward_moves_ratio` times the latter where that is given. `dims` maps what can be
-    split to its size, but for the batch; `reads` and `writes` are the dimensions at each position of the tensors
-    before and after. `weight_dims` are those that also split the weights; `shared_weights` are counted in another
-    operator. `products` are the shapes in which the FLOPs come, none where nothing is known. `separate_share` and
-    `separate_backward_share` are the parts of the moved elements that kernels near the products move, before or after
-    them; `launches` counts kernels. A `narrow` one's products may take narrower factors than the activations. Of a
-    `fused_attention` only `executed_share` of the FLOPs is computed: half with a causal mask; `key_sharers` heads of
-    queries share one of keys and values. `stored_*` are elements
-    kept for backward times their bytes: of the tensor before, and of the operator's own making; `workspace_bytes` exist
-    only while it runs. `selective` marks what selective recomputation computes again; `kept_input_share` is the part of
-    the input that recomputation per operator keeps.
+    `flops` belong to the forward pass, `moved_elements` are the activations that it reads and writes; backward takes
+    `backward_ratio` times both, or `backward_moves_ratio` times the latter if given. `dims` maps each dimension that
+    can be split, except the batch, to its size; `reads` and `writes` are the dimensions at each position of the input
+    and output tensors. `weight_dims` are those that also split the weights; `shared_weights` are counted in another
+    operator. `products` are the matrix products that the FLOPs consist of, empty if unknown. `separate_share` and
+    `separate_backward_share` are the parts of the moved elements that separate kernels move before or after the
+    products; `launches` counts kernels. The products of a `narrow` operator may have factors in a narrower format than
+    the activations. A `fused_attention` computes only `executed_share` of the FLOPs, half with a causal mask;
+    `key_sharers` query heads share one key and value head. `stored_*` are the bytes kept for backward, of the input
+    tensor and of the operator's own results; `workspace_bytes` exist only while it runs. `selective` operators are
+    computed again by selective recomputation; `kept_input_share` is the part of the input that recomputation per
+    operator keeps.
     """
 
     name: str
@@ -89,13 +89,13 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Module:
-    """Operators and modules in the order of the data, by unique names. Compared by identity."""
+    """Operators and modules in the order of the data flow, with unique names. Compared by identity."""
 
     name: str
     children: tuple["Module | Operator", ...]
 
     def operators(self) -> Iterator[Operator]:
-        """Yield the operators below, in the order of the data."""
+        """Yield the operators below, in the order of the data flow."""
         for child in self.children:
             if isinstance(child, Operator):
                 yield child
@@ -105,12 +105,12 @@ class Module:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Bytes of one element: activations, weights, gradients as kept and as sent, and the optimizer's state.
+    """Bytes per element: activations, weights, gradients as kept and as sent, and the optimizer's state.
 
-    `product` is that of the factors of linear layers' products, None for as the activations; 1 is FP8. The head, the
-    router and attention stay at the activations' format, as Transformer Engine and torchao leave them. FP8 factors are
-    scaled by the largest elements of steps before, or with `current_scaling` by their own. `stored_product` is that in
-    which linear layers with FP8 factors keep their inputs for backward, None for as the activations.
+    `product` is for the factors of linear layers' matrix products, None for that of the activations; 1 is FP8. The
+    head, the router and attention use the activations' format, as in Transformer Engine and torchao. FP8 factors are
+    scaled by the largest elements of previous steps, or with `current_scaling` by their own. `stored_product` is for
+    the inputs that linear layers with FP8 factors keep for backward, None for that of the activations.
     """
 
     activation: float = 2
@@ -127,20 +127,20 @@ MIXED = Precision()
 """Megatron's mixed precision: half weights, full gradients, full weights and two moments: 18 bytes a parameter."""
 HALF_GRADIENTS = Precision(gradient=2, sent_gradient=2)
 DEEPSPEED_FP16 = Precision(gradient=2, sent_gradient=2, optimizer=16)
-"""DeepSpeed's FP16 optimizer with ZeRO: half weights and gradients; full gradients, weights and moments in parts."""
+"""DeepSpeed's FP16 optimizer with ZeRO: half weights and gradients; full gradients, weights and moments sharded."""
 DEEPSPEED_BF16 = Precision(gradient=6)
 """DeepSpeed's BF16 optimizer: bf16 and full gradients both kept whole; full weights and moments."""
 FSDP = Precision(optimizer=10)
-"""FSDP's mixed precision, 16 bytes a parameter: full weights in parts (2 of their bytes count as `weight`, which is how
-they are gathered), full gradients and two moments."""
+"""FSDP's mixed precision, 16 bytes a parameter: full sharded weights (2 of their bytes count as `weight`, since they
+are gathered in half precision), full gradients and two moments."""
 FULL = Precision(activation=4, weight=4, gradient=4, sent_gradient=4, optimizer=8)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModelSpec:
-    """A model: its modules, the tokens in a sample, and its number formats.
+    """A model: its modules, the tokens of a sample, and its number formats.
 
-    `blocks` are what a pipeline divides: names by place, and modules; a module that repeats is one object.
+    `blocks` are the units that a pipeline divides: name and module of each; a repeated module is one object.
     """
 
     name: str
@@ -155,10 +155,10 @@ class ModelSpec:
 
     @property
     def parameters(self) -> float:
-        """The number of parameters, shared ones once."""
+        """Number of parameters; shared ones count once."""
         return sum(op.weights for op in self.operators() if not op.shared_weights)
 
     @cached_property
     def flops_per_sample(self) -> float:
-        """Forward and backward of one sample, without recomputation: the numerator of MFU."""
+        """FLOPs of forward and backward of one sample, without recomputation: the numerator of MFU."""
         return sum(op.flops * (1 + op.backward_ratio) for op in self.operators())

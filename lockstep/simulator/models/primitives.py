@@ -1,28 +1,29 @@
-"""Operators that transformers are made of: norms, linear layers, element-wise operators, residual additions."""
+"""Operators of transformers: norms, linear layers, element-wise operators, residual additions."""
 
 from lockstep.simulator.models.model import MatrixProduct, Operator, OperatorInput
 
 TOKENS = ("b", "s", "h")
 KEPT_WHOLE, KEPT_EVERY_SECOND = 1.0, 0.5
-"""What recomputation per operator keeps: the stream that enters a layer, every second product's output, attention's."""
+"""Kept by recomputation per operator: the residual stream that enters a layer, the outputs of every second product and
+of attention."""
 ACTIVATION_BACKWARD_MOVES = 1.5
-"""An activation's backward reads input and gradient and writes one: 3 elements to forward's 2."""
+"""Backward of an activation reads input and gradient and writes one element: 3 elements, forward 2."""
 _MASK_BYTES = 1.0
 _NORM_MOVES, _NORM_BACKWARD_MOVES = 2.0, 7.0
 """Backward reads gradient and input once for the weights, twice for the input's gradient (a pass for the sums of a row,
 one with them), and writes one. PyTorch's kernels take 509 us for 8,192 x 4,096 elements at half precision on A100
 (pytorch/pytorch, pull request 87445): 9 elements at 1.19 TB/s, 76 % of what an A100 of 40 GB has, if it was one."""
 _EAGER_NORM_MOVES, _EAGER_NORM_BACKWARD_MOVES = 18.0, 42.0
-"""An RMS norm in PyTorch's eager mode goes to single precision and back kernel by kernel (`at::rms_norm`): cast,
-square, mean, product, cast, product with the weights read and write 36 bytes of an element; their gradients 84."""
+"""An RMS norm in PyTorch's eager mode (`at::rms_norm`) computes in single precision, with a kernel for each step: cast,
+square, mean, product, cast, product with the weights read and write 36 bytes per element; their gradients 84."""
 _RESIDUAL_MOVES, _DROPPED_RESIDUAL_MOVES, _DROPPED_RESIDUAL_BACKWARD_MOVES = 3.0, 3.5, 5.5
-"""With dropout backward reads gradient and mask and writes one, then adds the gradients of both branches."""
+"""With dropout, backward reads gradient and mask and writes one element, then adds the gradients of both branches."""
 
 
 def norm(name: str, s: float, h: float, *, weights: float, width: float, eager: bool = False) -> Operator:
-    """Return a normalisation of `weights` parameters over tokens of `h` elements; it cannot be split by features.
+    """Return a norm with `weights` parameters over tokens of `h` elements; it cannot be split by features.
 
-    It is one kernel, or as many as `eager` PyTorch has for an RMS norm.
+    It is one kernel; with `eager`, it has the kernels of an RMS norm in PyTorch's eager mode.
     """
     moves, backward_moves = (
         (_EAGER_NORM_MOVES, _EAGER_NORM_BACKWARD_MOVES) if eager else (_NORM_MOVES, _NORM_BACKWARD_MOVES)
@@ -46,7 +47,7 @@ def linear(
 ) -> Operator:
     """Return output(b, s, o) = sum over h of input(b, s, h) weight(o, h).
 
-    The gradient of a bias is a sum over the tokens, for which a kernel reads the output's gradient once more.
+    The gradient of a bias is a sum over the tokens; its kernel reads the output's gradient once more.
     """
     backward_moves = 2 * (h + o) + o * bias
     return Operator(
@@ -72,9 +73,9 @@ def linear(
 def pointwise(
     name: str, s: float, f: float, *, inputs: float = 1.0, stored: float, moved: float, backward_moves: float = 1.0
 ) -> Operator:
-    """Return an operator on each of s x f elements that reads `inputs` as many; `moved` counts all it touches.
+    """Return an element-wise operator with s x f results and `inputs` inputs for each; it moves `moved` elements each.
 
-    Backward touches `backward_moves` times as many.
+    Backward moves `backward_moves` times as many.
     """
     return Operator(
         name=name,
@@ -91,7 +92,7 @@ def pointwise(
 
 
 def residual(name: str, s: float, h: float, *, dropout: bool) -> Operator:
-    """Return dropout and the addition to the residual stream; its mask is kept."""
+    """Return dropout and the addition to the residual stream; the mask is kept for backward."""
     return Operator(
         name=name,
         dims={"s": s},

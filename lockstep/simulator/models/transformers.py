@@ -1,8 +1,8 @@
 """Transformers as modules: gpt, llama, moe. A sample is one sequence of `sequence` tokens.
 
-Stored activations follow Korthikanti et al. 2022, section 4: sbh(10 + 24/t + 5as/(ht)) bytes a layer at 2 bytes an
-element, of which selective recomputation drops the last term. FLOPs count attention in full, without the causal half,
-as Narayanan et al. 2021 do; parameters of gpt are their 12lh^2(1 + 13/(12h) + (V + s)/(12lh)) and a final norm.
+Stored activations follow Korthikanti et al. 2022, section 4: sbh(10 + 24/t + 5as/(ht)) bytes per layer at 2 bytes per
+element; selective recomputation drops the last term. FLOPs count attention in full, without a causal mask, as in
+Narayanan et al. 2021; the parameters of gpt are their 12lh^2(1 + 13/(12h) + (V + s)/(12lh)) and a final norm.
 """
 
 from lockstep.contracts.errors import ConfigError
@@ -16,11 +16,11 @@ _SINGLE_BYTES = 4.0
 # place), sum (read), division (in place); backward: one product in place.
 _LOSS_MOVES = 8.0
 _LOSS_BACKWARD_MOVES = 2.0
-# One kernel that reads the logits in forward, and in backward reads them and writes their gradient (flash-attn's
+# One kernel reads the logits in forward, and in backward reads them and writes their gradient (flash-attn's
 # CrossEntropyLoss).
 _FUSED_LOSS_MOVES, _FUSED_LOSS_BACKWARD_MOVES = 1.0, 2.0
-# A metric of the loss reads the logits, makes them single precision and takes the logarithm of their softmax: written,
-# read, written.
+# A metric of the loss reads the logits, casts them to single precision and computes their log-softmax: written, read,
+# written.
 _METRIC_MOVES = 3.0
 
 
@@ -41,9 +41,9 @@ def _embedding(s: float, h: float, vocabulary: float, *, positions: bool, dropou
 
 
 def _loss(s: float, vocabulary: float, width: float, *, fused: bool, metrics: int) -> Operator:
-    """Return the loss: in single precision kernel by kernel, or `fused` into one kernel that keeps only the logits.
+    """Return the loss in single precision, with a kernel for each step, or `fused` into one that keeps only the logits.
 
-    So many `metrics` compute it once more each, after the backward pass, when what that kept is free.
+    Each of `metrics` computes it once more, after the backward pass has freed its memory.
     """
     cast_bytes = _SINGLE_BYTES + width if width < _SINGLE_BYTES else 0.0
     forward_bytes, backward_bytes = (
@@ -68,7 +68,7 @@ def _loss(s: float, vocabulary: float, width: float, *, fused: bool, metrics: in
 
 
 def _with_metrics(forward_bytes: float, backward_bytes: float, width: float, metrics: int) -> tuple[float, float]:
-    """Return the bytes of a logit that the loss and its metrics move in forward, and backward's over them."""
+    """Return the bytes per logit that the loss and its metrics move in forward, and the ratio of backward's to them."""
     forward_bytes += metrics * (width + _METRIC_MOVES * _SINGLE_BYTES)
     return forward_bytes, backward_bytes / forward_bytes
 
@@ -98,7 +98,7 @@ def _model(
     precision: Precision,
     first: tuple[Module, ...] = (),
 ) -> ModelSpec:
-    """Return the model of embedding, equal layers and head; the `first` layers are others."""
+    """Return the model of embedding, `layers` layers and head; the `first` of the layers differ from the rest."""
     embedding, layer, head = modules
     made = (*first, *[layer] * (layers - len(first)))
     blocks = [("embedding", embedding), *((f"layer{index}", each) for index, each in enumerate(made)), ("head", head)]
@@ -121,9 +121,9 @@ def gpt(
     precision: Precision = MIXED,
     name: str = "gpt",
 ) -> ModelSpec:
-    """Return a GPT: learnt positions, a wide layer of 4 `hidden`, `dropout`, output weights of its own or not.
+    """Return a GPT: learnt positions, a feed-forward layer of 4 `hidden` features, optionally `dropout`.
 
-    With `tied_embeddings` they are the embedding's.
+    With `tied_embeddings`, the output weights are those of the embedding.
     """
     s, h, width = float(sequence), float(hidden), precision.activation
     shape = AttentionHeads.of(h, heads, head_dim=head_dim)
@@ -175,11 +175,11 @@ def llama(
     precision: Precision = MIXED,
     name: str = "llama",
 ) -> ModelSpec:
-    """Return a Llama: gated wide layers, grouped keys and values, fused attention, no biases.
+    """Return a Llama: gated feed-forward layers, grouped keys and values, fused attention, no biases.
 
-    Without a `gate` a wide layer is one product, an activation and another product (Nemotron 4's squared ReLU).
-    With `latent` sizes its attention is multi-head latent attention, which `kv_heads` and `head_dim` do not apply to.
-    Norms, rotations and gates are kernels of their own, or as many as PyTorch's `eager` mode has without torch.compile.
+    Without `gate`, a feed-forward layer is a product, an activation and a second product (Nemotron 4's squared ReLU).
+    With `latent`, its attention is multi-head latent attention, and `kv_heads` and `head_dim` have no effect.
+    A norm, a rotation and a gate are one kernel each; with `eager`, the kernels of PyTorch without torch.compile.
     """
     s, h, width = float(sequence), float(hidden), precision.activation
     shape = latent.heads(heads) if latent else AttentionHeads.of(h, heads, kv_heads, head_dim)
@@ -200,7 +200,7 @@ def _dense(
     gate: bool = True,
     eager: bool = False,
 ) -> Module:
-    """Return a layer of a Llama with a dense wide layer."""
+    """Return a layer of a Llama with a dense feed-forward layer."""
     block = attention_block(s, h, shape, width, latent=latent, eager=eager)
     wide = gated(s, h, ffn, width=width, eager=eager) if gate else ungated(s, h, ffn, width=width)
     return Module(name="layer", children=(*block, *wide, residual("residual2", s, h, dropout=False)))
@@ -227,15 +227,15 @@ def moe(
     precision: Precision = MIXED,
     name: str = "moe",
 ) -> ModelSpec:
-    """Return a mixture of experts: a Llama whose every wide layer is `experts`, of which a token uses `chosen`.
+    """Return a mixture of experts: a Llama whose feed-forward layers are `experts`, of which a token uses `chosen`.
 
-    All tokens pass the `shared_ffn` features of shared experts. The first `dense_layers` have a dense wide layer of
-    `dense_ffn` features instead. Load is balanced: every expert gets its even share of tokens.
+    All tokens pass the `shared_ffn` features of the shared experts. The first `dense_layers` layers have a dense
+    feed-forward layer of `dense_ffn` features instead. The load is balanced: all experts get equally many tokens.
 
     Raises
     ------
     ConfigError
-        More dense layers than layers, or dense layers without their features.
+        There are more dense layers than layers, or `dense_ffn` is missing.
     """
     if dense_layers > layers or (dense_layers and dense_ffn is None):
         got = f"{dense_layers} of {layers} layers, with {dense_ffn} features"

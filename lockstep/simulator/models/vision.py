@@ -1,6 +1,6 @@
-"""Convolutional networks as modules: vgg19 and resnet50, and any chain of operators that a profile lists.
+"""Convolutional networks as modules: vgg19 and resnet50; and chains of operators from a profile.
 
-A tensor's positions are batch, pixels, channels; pixels are not split, since their borders would have to be exchanged.
+A tensor's dimensions are batch, pixels, channels. Pixels are not split, since that would require halo exchanges.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from lockstep.simulator.models.model import FULL, ModelSpec, Module, Operator, O
 
 _VGG19 = ((64, 64), (128, 128), (256, 256, 256, 256), (512, 512, 512, 512), (512, 512, 512, 512))
 _RESNET50 = ((64, 3, 56), (128, 4, 28), (256, 6, 14), (512, 3, 7))
-"""Width, blocks and side of the picture of each stage (He et al. 2016, table 1)."""
+"""Width, number of blocks and side of the image, in pixels, of each stage (He et al. 2016, table 1)."""
 _PICTURE = 224
 
 
@@ -33,7 +33,7 @@ def convolution(
 
 
 def channelwise(name: str, pixels: float, o: int, *, weights: float, width: float, moved: float = 2.0) -> Operator:
-    """Return an operator on each channel by itself: normalisation, activation, pooling, addition."""
+    """Return an operator that treats each channel separately: normalisation, activation, pooling, addition."""
     return Operator(
         name=name,
         dims={"o": o},
@@ -53,7 +53,7 @@ def dense(name: str, h: int, o: int, *, width: float) -> Operator:
 
 
 def vgg19(*, classes: int = 1000, precision: Precision = FULL) -> ModelSpec:
-    """Return VGG19 on pictures of 224 x 224: 143,667,240 parameters (Simonyan and Zisserman 2014)."""
+    """Return VGG19 for images of 224 x 224: 143,667,240 parameters (Simonyan and Zisserman 2014)."""
     width, side, channels = precision.activation, _PICTURE, 3
     blocks: list[tuple[str, Module]] = []
     for stage, outputs in enumerate(_VGG19):
@@ -75,7 +75,7 @@ def vgg19(*, classes: int = 1000, precision: Precision = FULL) -> ModelSpec:
 
 
 def _bottleneck(c: int, inner: int, side: int, stride: int, width: float) -> Module:
-    """Return 1 x 1, 3 x 3 and 1 x 1 convolutions, each normalised; a changed shape has a projection on its shortcut."""
+    """Return 1 x 1, 3 x 3 and 1 x 1 convolutions with norms, and a projection if the number of channels changes."""
     pixels, before = float(side * side), float(side * side * stride * stride)
     outer = 4 * inner
     shapes = [("conv1", c, inner, 1, before, before), ("conv2", inner, inner, 3, pixels, before)]
@@ -91,7 +91,7 @@ def _bottleneck(c: int, inner: int, side: int, stride: int, width: float) -> Mod
 
 
 def resnet50(*, classes: int = 1000, precision: Precision = FULL) -> ModelSpec:
-    """Return ResNet-50 on pictures of 224 x 224: 25,557,032 parameters."""
+    """Return ResNet-50 for images of 224 x 224: 25,557,032 parameters."""
     width = precision.activation
     half, quarter = _PICTURE // 2, _PICTURE // 4
     stem = (
@@ -117,10 +117,10 @@ def resnet50(*, classes: int = 1000, precision: Precision = FULL) -> ModelSpec:
 def from_profile(
     rows: Iterable[tuple[str, float, float, float, float]], *, name: str, precision: Precision = FULL
 ) -> ModelSpec:
-    """Return a chain of operators as a profile lists them, for data parallelism.
+    """Return the chain of operators of a profile, for data parallelism.
 
-    A row is name, forward FLOPs of one sample, activation elements moved by one sample, parameters, and the bytes that
-    one sample leaves stored for backward.
+    A row has name, forward FLOPs per sample, activation elements moved per sample, parameters, and bytes per sample
+    that are stored for backward.
     """
     operators = tuple(
         Operator(

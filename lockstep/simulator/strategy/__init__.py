@@ -1,1 +1,1 @@
-"""How a job is spread: the strategy tree, its mesh, placements and the collectives they need, schedules, memory."""
+"""Parallelisation strategies: the strategy tree, meshes, placements and their collectives, schedules, memory."""

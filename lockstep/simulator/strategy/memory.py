@@ -1,4 +1,4 @@
-"""What a rank holds at its peak: weights and their like all the time, activations from forward to backward."""
+"""Peak memory of activations, which are kept from the forward pass to the backward pass."""
 
 from collections.abc import Sequence
 
@@ -9,16 +9,16 @@ from lockstep.simulator.strategy.schedule import FORWARD
 
 
 def peak_bytes(passes: NDArray[np.int64], stored_bytes: Sequence[float]) -> float:
-    """Return the most that activations take at once.
+    """Return the largest number of bytes that activations take at once.
 
-    `passes` are rows of `schedule.passes`, `stored_bytes` what one forward pass of each chunk leaves. A reference to it
-    is held from the beginning of the forward to the end of the backward. Passes follow each other, so that their order
-    is all that matters, whatever time they take.
+    `passes` are rows of `schedule.passes`, `stored_bytes` the bytes that one forward pass of each chunk stores. They
+    are kept from the beginning of the forward pass to the end of the backward pass. Passes run one after the other, so
+    that only their order matters, not their durations.
     """
     change = np.where(passes[:, 0] == FORWARD, 1.0, -1.0) * np.asarray(stored_bytes)[passes[:, 2]]
     return float(np.cumsum(change).max(initial=0.0))
 
 
 def in_flight(passes: NDArray[np.int64]) -> int:
-    """Return the most forward passes that are done, or under way, before their backward is."""
+    """Return the largest number of forward passes, done or running, whose backward pass is not done."""
     return int(np.cumsum(np.where(passes[:, 0] == FORWARD, 1, -1)).max(initial=0))

@@ -1,6 +1,6 @@
-"""A device mesh: ranks in a box with named axes, and the groups that run along some of them.
+"""A device mesh: ranks in a box with named axes, and the groups along some of these axes.
 
-A mesh never lists its ranks before somebody asks, so that ten thousand ranks are four numbers.
+A mesh lists its ranks only on request, so that ten thousand ranks are four numbers.
 """
 
 from collections.abc import Mapping
@@ -24,14 +24,14 @@ class MeshAxis(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """Ranks `first + sum(position * stride)`; axes from the fastest varying on."""
+    """Ranks `first + sum(position * stride)`; the first axis varies fastest."""
 
     axes: tuple[MeshAxis, ...]
     first: int = 0
 
     @classmethod
     def grid(cls, sizes: Mapping[str, int], *, first: int = 0) -> "Mesh":
-        """Return the mesh of consecutive ranks, the first named axis varying fastest."""
+        """Return the mesh of consecutive ranks; the first of `sizes` varies fastest."""
         axes, stride = [], 1
         for name, size in sizes.items():
             if size < 1:
@@ -70,11 +70,11 @@ class Mesh:
         return size
 
     def ranks(self) -> NDArray[np.int64]:
-        """Return all ranks, the first axis varying fastest: an array of shape (len(self),)."""
+        """Return all ranks, an array of shape (len(self),); the first axis varies fastest."""
         return _grid(self.first, self.axes)
 
     def groups(self, names: frozenset[str]) -> NDArray[np.int64]:
-        """Return the groups along the axes `names`: an array of shape (groups, ranks of a group), each ascending."""
+        """Return the groups along the axes `names`, an array of shape (groups, ranks of a group), ascending in each."""
         inside = tuple(axis for axis in self.axes if axis.name in names)
         outside = tuple(axis for axis in self.axes if axis.name not in names)
         members = np.sort(_grid(0, inside))

@@ -1,8 +1,8 @@
-"""Where a tensor lies on a mesh, and which collectives take it from one placement to another.
+"""Placements of tensors on a mesh, and the collectives that change one placement into another.
 
-A placement maps mesh axes to the position at which the tensor is split along them, or to PARTIAL where each rank
-holds a term of a sum; along an axis that is not named all ranks hold the same. `transfers` is the whole of what Proteus
-calls strategy transformation: whenever producer and consumer disagree, the disagreement names the collective.
+A placement maps a mesh axis to the dimension of the tensor that is split along it, or to PARTIAL if each rank holds a
+term of a sum; along all other axes the tensor is replicated. `transfers` is Proteus's strategy transformation: if
+producer and consumer differ, the difference determines the collective.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ PARTIAL = -1
 _REPLICATED = None
 
 Placement = Mapping[str, int]
-"""Mesh axis to position of the tensor, or PARTIAL; replicated where absent."""
+"""Mesh axis to dimension of the tensor, by position, or PARTIAL; replicated along other axes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Transfer:
 
 
 def shards(placement: Placement, mesh: Mesh) -> int:
-    """Return into how many parts `placement` splits a tensor."""
+    """Return the number of parts into which `placement` splits a tensor."""
     parts = 1
     for axis, position in placement.items():
         if position != PARTIAL:
@@ -37,10 +37,10 @@ def shards(placement: Placement, mesh: Mesh) -> int:
 
 
 def transfers(total_bytes: float, have: Placement, want: Placement, mesh: Mesh) -> tuple[Transfer, ...]:
-    """Return the collectives that take a tensor of `total_bytes` from `have` to `want`, none where they agree.
+    """Return the collectives that change a tensor of `total_bytes` from `have` to `want`, none if they are equal.
 
-    Sums come first, so that nothing is gathered that a reduce-scatter would have thrown away; cutting a replicated
-    tensor is free. Axes that change alike are one group.
+    Sums come first, so that nothing is gathered that a reduce-scatter would drop; splitting a replicated tensor is
+    free. Axes with the same change form one group.
     """
     changes: dict[str, set[str]] = {}
     for axis in {**have, **want}:
@@ -63,7 +63,7 @@ def transfers(total_bytes: float, have: Placement, want: Placement, mesh: Mesh) 
 
 
 def _kind(have: int | None, want: int | None) -> str | None:
-    """Return the collective of one axis, None where nothing moves."""
+    """Return the collective for one axis, None if nothing moves."""
     if have == want or have is _REPLICATED:
         return None
     if have == PARTIAL:

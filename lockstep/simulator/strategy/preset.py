@@ -1,4 +1,4 @@
-"""Strategies by their degrees: tensor, context, expert, data and pipeline parallel, as Megatron-LM lays them out."""
+"""Strategies given by their degrees (tensor, context, expert, data, pipeline), with Megatron-LM's layout of ranks."""
 
 from dataclasses import dataclass
 
@@ -9,30 +9,30 @@ from lockstep.simulator.strategy.schedule import Schedule
 from lockstep.simulator.strategy.tree import FULL, MEMORY_ITEMS, NONE, PER_OPERATOR, StrategyTree
 
 STAGE_AXES = ("tp", "cp", "ep", "dp", "replica")
-"""Axes of the mesh of a pipeline stage, from the fastest varying on; only hybrid sharding has the last."""
+"""Axes of the mesh of a pipeline stage; the first varies fastest, the last exists with hybrid sharding only."""
 _COLUMNS = ("qkv", "latent_up", "fc1", "shared_fc1", "logits", "expert1")
-"""Operators whose outputs are split over tp; what follows them inherits the split until a row operator sums it."""
+"""Operators whose outputs are split over tp; the next operators inherit the split until a row operator sums it."""
 _ROWS = ("proj", "fc2", "shared_fc2", "expert2")
 _KEPT_BLOCKS = {"embedding", "head"}
-"""What recomputation of layers leaves alone, as Megatron-LM, DeepSpeed and torchtitan do."""
+"""Blocks without recomputation, as in Megatron-LM, DeepSpeed and torchtitan."""
 _SEQUENCE_PARALLEL = (
     *("norm*", "final_norm", "residual*", "positions", "sum", "router", "combine", "latent_down", "latent_norm"),
 )
-"""What sequence parallelism splits over tp by tokens (Korthikanti et al. 2022, section 4.2.2)."""
+"""Operators that sequence parallelism splits over tp by tokens (Korthikanti et al. 2022, section 4.2.2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
-    """A strategy in numbers. The ranks are tp * cp * dp * pp, tp varying fastest; `ep` divides `dp`.
+    """A strategy given by its degrees. There are tp * cp * dp * pp ranks, tp varies fastest; `ep` divides `dp`.
 
-    `expert_tp` is the tensor parallel degree of experts: `tp` if None, or 1, where the `ep` ranks that divide the
-    experts are those of `tp` and of a part of `dp`. With `hsdp_replicas` (hybrid sharding) dp is that many replicas,
-    and what `zero` divides is divided within each.
+    `expert_tp` is the tensor parallel degree of experts: `tp` if None, or 1; then the `ep` ranks that share the experts
+    are those of `tp` and of a part of `dp`. With `hsdp_replicas` (hybrid sharding), dp consists of that many replicas,
+    and `zero` shards within each replica.
 
-    `virtual` is the number of chunks of each stage, `zero` the ZeRO stage over the ranks that share gradients. In a
-    pipeline gradients are summed and weights gathered once a step, whatever the stage: Megatron-LM's distributed
-    optimizer keeps whole gradients between micro-batches, torchtitan whole weights too. `recompute` "full" leaves
-    embedding and head alone, which keep what they need.
+    `virtual` is the number of chunks per stage, `zero` the ZeRO stage over the ranks that share gradients. In a
+    pipeline, gradients are summed and weights gathered once per step at every ZeRO stage: Megatron-LM's distributed
+    optimizer keeps whole gradients between micro-batches, torchtitan whole weights as well. `recompute` "full" does not
+    apply to embedding and head.
     """
 
     tp: int = 1
@@ -69,27 +69,27 @@ class Degrees:
 
     @property
     def expert_axis(self) -> int:
-        """How many data parallel ranks divide the experts between them."""
+        """Number of data parallel ranks that share the experts."""
         return self.ep // self._tensor_experts
 
     @property
     def _tensor_experts(self) -> int:
-        """How many tensor parallel ranks divide the experts between them, instead of each expert."""
+        """Number of tensor parallel ranks that share the experts instead of splitting each of them."""
         return self.tp if self.expert_tp == 1 else 1
 
     @property
     def ranks(self) -> int:
-        """The number of ranks."""
+        """Number of ranks."""
         return self.tp * self.cp * self.dp * self.pp
 
 
 def preset(model: ModelSpec, degrees: Degrees, schedule: Schedule | None = None) -> StrategyTree:
-    """Return the tree of `model` by `degrees`; any node may be changed afterwards.
+    """Return the tree of `model` with `degrees`; the caller may change any node.
 
     Raises
     ------
     ConfigError
-        More chunks than blocks to put in them.
+        There are more chunks than blocks.
     """
     tree = StrategyTree.of(model)
     tree.root.schedule(schedule or Schedule())
@@ -128,7 +128,7 @@ def _split_tensors(tree: StrategyTree, *, experts_over_tp: bool) -> None:
 
 
 def _map_stages(tree: StrategyTree, degrees: Degrees) -> None:
-    """Map the blocks to stages: the first and the last go with their neighbours, those between are dealt evenly."""
+    """Map the blocks to stages: all but the first and the last are divided evenly, these two join their neighbours."""
     replicas, sharded = degrees.hsdp_replicas, degrees.dp // degrees.hsdp_replicas
     sizes = {"tp": degrees.tp, "cp": degrees.cp, "ep": degrees.expert_axis, "dp": sharded // degrees.expert_axis}
     sizes |= ({"replica": replicas} if replicas > 1 else {}) | {"pp": degrees.pp}

@@ -1,7 +1,7 @@
-"""In which order a pipeline stage takes the forward and backward passes of its micro-batches.
+"""Pipeline schedules: the order in which a stage runs the forward and backward passes of its micro-batches.
 
-1F1B keeps at most `stages - stage` micro-batches in flight, GPipe all of them; interleaved 1F1B gives each stage
-several chunks of the model (Narayanan et al. 2021, section 2.2).
+1F1B has at most `stages - stage` micro-batches in flight, GPipe all of them; interleaved 1F1B gives each stage several
+chunks of the model (Narayanan et al. 2021, section 2.2).
 """
 
 from dataclasses import dataclass
@@ -21,9 +21,10 @@ BACKWARD = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """`micro_batches` of a step and their order; interleaved as soon as stages hold several chunks.
+    """The `micro_batches` of a step and their order, which is interleaved if stages have several chunks.
 
-    `max_ongoing` limits the micro-batches whose forward was done and backward not; None leaves it to `order`.
+    `max_ongoing` limits the micro-batches whose forward pass is done and whose backward pass is not; None for the limit
+    of `order`.
     """
 
     micro_batches: int = 1
@@ -38,12 +39,12 @@ class Schedule:
 
 
 def passes(schedule: Schedule, stages: int, stage: int, chunks: int) -> NDArray[np.int64]:
-    """Return what stage `stage` of `stages` does in turn: rows of (FORWARD or BACKWARD, micro-batch, own chunk).
+    """Return the passes of stage `stage` of `stages` in order: rows of (FORWARD or BACKWARD, micro-batch, own chunk).
 
     Raises
     ------
     ConfigError
-        Interleaving needs micro-batches in multiples of the stages, and enough of them in flight.
+        With interleaving, the micro-batches are no multiple of the stages, or `max_ongoing` is too small.
     """
     return _interwoven(*_sequence(schedule, stages, chunks), _ahead(schedule, stages, stage, chunks))
 
@@ -57,7 +58,7 @@ def passes_by_stage(schedule: Schedule, stages: int, chunks: int) -> list[NDArra
 def _interwoven(forward: NDArray[np.int64], backward: NDArray[np.int64], ahead: int) -> NDArray[np.int64]:
     total = len(forward)
     ahead = min(total, ahead)
-    # `ahead` forwards, then backward and forward in turn, then the backwards that are left.
+    # `ahead` forward passes, then backward and forward in turn, then the remaining backward passes.
     rows = np.empty((2 * total, 3), dtype=np.int64)
     rows[:ahead] = forward[:ahead]
     middle = rows[ahead : 2 * total - ahead]
@@ -68,7 +69,7 @@ def _interwoven(forward: NDArray[np.int64], backward: NDArray[np.int64], ahead: 
 
 
 def _ahead(schedule: Schedule, stages: int, stage: int, chunks: int) -> int:
-    """Return how many forwards come before the first backward."""
+    """Return the number of forward passes before the first backward pass."""
     if schedule.order == GPIPE:
         ahead = schedule.micro_batches * chunks
     elif chunks == 1:
@@ -84,7 +85,7 @@ def _ahead(schedule: Schedule, stages: int, stage: int, chunks: int) -> int:
 
 
 def _sequence(schedule: Schedule, stages: int, chunks: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return forwards and backwards, each in order: groups of `stages` micro-batches go through all chunks in turn."""
+    """Return forward and backward passes, each in order: groups of `stages` micro-batches run all chunks in turn."""
     m = schedule.micro_batches
     if chunks > 1 and m % stages:
         raise ConfigError(f"micro-batches: got {m}, expected a multiple of {stages} stages for interleaving")

@@ -1,8 +1,8 @@
 """The strategy tree: how a model's operators are split, where they run, and in which order (Proteus, section IV).
 
-The tree mirrors the model: an inner node for each module, a leaf for each operator. Four primitives set it, on any
-node: `split`, `map`, `schedule`, `recompute`. What a node does not state it has from its parent, and what no node above
-a leaf states about an axis the leaf takes from the data that reaches it (`resolve`, `operators.py`).
+The tree mirrors the model, with an inner node for each module and a leaf for each operator. Four primitives apply to
+any node: `split`, `map`, `schedule`, `recompute`. A node inherits from its parent what it does not state itself. If
+neither a leaf nor a node above it states an axis, the leaf's input determines its split (`resolve`, `operators.py`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,15 +19,15 @@ PARAMETER = "parameter"
 GRADIENT = "gradient"
 OPTIMIZER = "optimizer"
 MEMORY_ITEMS = (OPTIMIZER, GRADIENT, PARAMETER)
-"""What ZeRO's stages split, in their order: stage 1 the first, stage 3 all."""
+"""Items that ZeRO shards, in the order of its stages: stage 1 the first, stage 3 all."""
 
 FULL = "full"
 SELECTIVE = "selective"
 PER_OPERATOR = "per_operator"
-"""torchtitan's selective checkpointing by operator: what fused attention and every second product leave is kept."""
+"""torchtitan's selective checkpointing by operator: outputs of fused attention and of every second product are kept."""
 NONE = "none"
 REPLICATE = "replicate"
-"""In place of a dimension: axes that shall not split."""
+"""In place of a dimension: axes that must not split."""
 _RECOMPUTE = (NONE, SELECTIVE, PER_OPERATOR, FULL)
 
 
@@ -35,8 +35,8 @@ _RECOMPUTE = (NONE, SELECTIVE, PER_OPERATOR, FULL)
 class Node:
     """A module or an operator of the tree, with its statements.
 
-    `splits` maps mesh axes to a dimension, or to None where the axis shall not split; `memory` maps items of
-    MEMORY_ITEMS to the axes over which they are kept in parts.
+    `splits` maps mesh axes to a dimension, or to None if the axis must not split; `memory` maps items of MEMORY_ITEMS
+    to the axes over which they are sharded.
     """
 
     name: str
@@ -52,8 +52,8 @@ class Node:
     def split(self, item: str = "computation", /, **dims: str | tuple[str, ...] | None) -> "Node":
         """Split dimensions over mesh axes, as in `split(o="tp", b=("ep", "dp"))`; returns the node.
 
-        On an inner node this holds for the leaves below that have the dimension. With an `item` of MEMORY_ITEMS the
-        keyword is `over`: the axes over which that item is kept in parts. `replicate="tp"` undoes what a parent states.
+        On an inner node this applies to the leaves below that have the dimension. With an `item` of MEMORY_ITEMS the
+        keyword is `over`: the axes over which that item is sharded. `replicate="tp"` overrides a parent's statement.
 
         Raises
         ------
@@ -80,12 +80,12 @@ class Node:
         return self
 
     def schedule(self, schedule: Schedule) -> "Node":
-        """Set the order of micro-batches; returns the node. The root's holds for the job."""
+        """Set the order of micro-batches; returns the node. The root's order applies to the job."""
         self.order = schedule
         return self
 
     def recompute(self, what: str = FULL) -> "Node":
-        """State what backward computes again instead of keeping it: "full", "per_operator", "selective" or "none".
+        """Set what backward recomputes instead of keeping it: "full", "per_operator", "selective" or "none".
 
         Returns the node.
         """
@@ -100,7 +100,7 @@ class Node:
         Raises
         ------
         ConfigError
-            No such node; names the nearest.
+            There is no such node; the message names the nearest.
         """
         node = self
         for name in path.split("."):
@@ -111,7 +111,7 @@ class Node:
         return node
 
     def find(self, pattern: str) -> Iterator["Node"]:
-        """Yield the leaves below whose operator's name matches the shell pattern."""
+        """Yield the leaves below the node whose operator's name matches the shell pattern."""
         for child in self.children.values():
             if isinstance(child.module, Operator):
                 if pattern == "*" or fnmatchcase(child.name, pattern):
@@ -127,7 +127,7 @@ class Node:
             node = node.parent
 
     def stated(self) -> object:
-        """Return what is stated below and at the node, as a value: equal for nodes that compile to the same."""
+        """Return the statements at and below the node as a value, equal for nodes with the same compilation result."""
         splits, memory = self.splits, self.memory
         mine = (tuple(splits.items()) if splits else (), tuple(memory.items()) if memory else (), self.recomputation)
         return (mine, *map(Node.stated, self.children.values())) if self.children else mine
@@ -135,7 +135,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StrategyTree:
-    """A model and its root node; `root.children` are the model's blocks in order. Owned by its programmer."""
+    """A model and its root node; `root.children` are the model's blocks in order. Its creator may change it."""
 
     model: ModelSpec
     root: Node
@@ -154,7 +154,7 @@ class StrategyTree:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedStrategy:
-    """All that the tree states of one leaf: by axis the dimension, by item the axes, and the recomputation."""
+    """The tree's statements for one leaf: the dimension by axis, the axes by item, and the recomputation."""
 
     splits: Mapping[str, str | None]
     memory: Mapping[str, frozenset[str]]
@@ -162,7 +162,7 @@ class ResolvedStrategy:
 
 
 def resolve(leaf: Node) -> ResolvedStrategy:
-    """Return what is stated of `leaf`: by itself before its parent, and by that before the root.
+    """Return the statements for `leaf`; those of lower nodes take precedence over those of nodes above.
 
     A parent's split of a dimension that the operator lacks has no effect here.
     """
