@@ -1,4 +1,4 @@
-"""What a job is, in YAML: `text` reads it, `check` holds it against `fields`, `job` builds it."""
+"""Specifications of jobs in YAML: `text` reads them, `check` validates them against `fields`, `job` builds the job."""
 
 from lockstep.simulator.spec.job import JobSpec, load_spec
 

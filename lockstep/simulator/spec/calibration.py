@@ -1,4 +1,4 @@
-"""The section `calibration`: what fits have found, in the specification itself or in a file next to it."""
+"""The section `calibration`: results of fits, in the specification itself or in a file next to it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,9 +19,9 @@ _SECTION = Field(kind=SECTION, help="what measured steps have taught", fields=CA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationResult:
-    """What measured steps have taught: parameters of `calibrate`, and the error on steps held out, None if unknown.
+    """Results of a fit to measured steps: parameters of `calibrate`, and the error on held-out steps, None if unknown.
 
-    `overhead_seconds` is what a step takes outside its timeline, where each rank has a core or a device of its own.
+    `overhead_seconds` is the time of a step outside its timeline if each rank has a core or a device of its own.
     """
 
     parameters: Mapping[str, float] = field(default_factory=dict)
@@ -33,12 +33,12 @@ class CalibrationResult:
 def build_calibration(
     values: Mapping[str, Any], cluster: Cluster, places: Places, folder: Path | None
 ) -> CalibrationResult:
-    """Return the checked section `values`; a file that it names is looked for in `folder`.
+    """Return the calibration of the checked section `values`; a file that it names is read from `folder`.
 
     Raises
     ------
     MalformedError
-        The file cannot be used, is named together with other values, or a level is not the cluster's.
+        The file cannot be used, or is named together with other values, or the cluster has no such level.
     """
     if values["file"] is not None:
         values = {**values, "parameters": [value for value in values["parameters"].values() if value is not None]}
@@ -64,9 +64,9 @@ def build_calibration(
 
 
 def with_overhead(found: Forecast, calibration: CalibrationResult, *, core_share: float = 1.0) -> Forecast:
-    """Return a forecast with what a step takes outside its timeline, in which the mean rank is idle.
+    """Return the forecast with the time that a step takes outside its timeline, in which the mean rank is idle.
 
-    It is work of the host: ranks that have a `core_share` of a core each take that much longer for it.
+    That time is host work: if each rank has a `core_share` of a core, it is that much longer.
     """
     extra_s = max(calibration.overhead_seconds / core_share, -_OVERHEAD_MOST_RATIO * found.step_seconds)
     step_s = found.step_seconds + extra_s
@@ -83,7 +83,7 @@ def with_overhead(found: Forecast, calibration: CalibrationResult, *, core_share
 
 
 _OVERHEAD_MOST_RATIO = 0.5
-"""A negative overhead takes at most this share of a timeline away, whatever the alternative."""
+"""A negative overhead shortens a timeline by at most this share."""
 
 
 def _read_file(name: str, places: Places, folder: Path | None) -> tuple[Mapping[str, Any], Places]:

@@ -1,4 +1,4 @@
-"""Holds values against the table of fields: every wrong one is refused by place, with what would do instead."""
+"""Validates values against the table of fields; an error names the place, the wrong value and what is expected."""
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -27,11 +27,11 @@ from lockstep.simulator.spec.field import (
 )
 
 _NAMED = 8
-"""Keys that a message names; of more, the nearest is the useful one."""
+"""Most keys that a message lists; it counts the others."""
 
 
 class UnknownKeyError(MalformedError):
-    """A key that is wrong with any value."""
+    """A key that is not allowed at its place, whatever its value."""
 
 
 def check(value: Any, field: Field, places: Places, path: Path = ()) -> Any:
@@ -51,7 +51,7 @@ def check(value: Any, field: Field, places: Places, path: Path = ()) -> Any:
 
 
 def nearest(name: str, known: tuple[str, ...]) -> str:
-    """Return in words what `name` should have been: the nearest of `known` first."""
+    """Return the text that names what `name` should have been: the nearest of `known` first."""
     near = [each for each in known if each.casefold() == name.casefold()] or get_close_matches(name, known, n=1)
     listed = ", ".join(known[:_NAMED]) + (f" and {len(known) - _NAMED} more" if len(known) > _NAMED else "")
     return f"{near[0]!r} (nearest of {listed})" if near else f"one of {listed}"
@@ -76,7 +76,7 @@ def _variants(value: Any, field: Field, places: Places, path: Path) -> dict[str,
 
 
 def _check_misspelt(value: Mapping[str, Any], field: Field, places: Places, path: Path) -> None:
-    """Refuse a key that was meant to be TYPE."""
+    """Refuse a misspelling of TYPE."""
     known = {key for fields in field.variants.values() for key in fields}
     for key in get_close_matches(TYPE, [key for key in value if key not in known], n=1):
         raise places.refuse((*path, key), got=f"the unknown key {key!r}", expected=repr(TYPE), key=True)
@@ -183,7 +183,7 @@ def _choice(value: Any, field: Field, places: Places, path: Path) -> str:
 
 
 def expected_of(field: Field) -> str:
-    """Return in words what the field holds."""
+    """Return a description of the values that the field accepts."""
     if field.kind == CHOICE:
         return " | ".join(field.choices)
     if field.kind in (INTEGER, NUMBER):
@@ -201,7 +201,7 @@ def _bounds(field: Field) -> str:
 
 
 def _described(value: Any) -> str:
-    """Return a wrong value in a few characters, whatever its size."""
+    """Return a short text of a wrong value of any size."""
     if isinstance(value, list | Mapping):
         return f"a {'list' if isinstance(value, list) else 'mapping'} of {len(value)}"
     return "null" if value is None else repr(value)

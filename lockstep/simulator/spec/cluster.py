@@ -1,4 +1,4 @@
-"""Checked values to the machine: a preset or levels of links, the device, and what is wrong with them."""
+"""Builds the cluster from checked values: a preset or levels of links, the device, and their health."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -14,7 +14,7 @@ from lockstep.simulator.spec.check import nearest
 from lockstep.simulator.spec.machine import DEVICES, LINK, NETWORKED, SIZED
 
 RANK_LEVEL = "rank"
-"""What comes before the slash in the name of a rank, as a level's name does in that of a link."""
+"""Prefix of a rank's name, as in `rank/3`; a link's name begins with that of its level."""
 
 
 def build_cluster(values: Mapping[str, Any], places: Places) -> Cluster:
@@ -23,7 +23,7 @@ def build_cluster(values: Mapping[str, Any], places: Places) -> Cluster:
     Raises
     ------
     MalformedError
-        Neither or both of preset and levels, numbers of the device missing, no such link or rank.
+        Preset and levels are both given or both missing, a device lacks figures, or there is no such link or rank.
     """
     cluster = _preset(values, places) if values["preset"] is not None else _by_levels(values, places)
     if cluster.size > WORLD_SIZE_MAX:
@@ -94,7 +94,7 @@ def _device(values: Mapping[str, Any], base: Device | None, places: Places) -> D
 
 
 def _with_known_kernel(device: Device, places: Places) -> Device:
-    """Return `device`, whose kernel of attention has a speed on it, if it has any."""
+    """Return `device`; refuse an attention kernel that is not among those with a known speed, if there are any."""
     known = [speed.kernel for speed in device.attention]
     if known and device.attention_kernel not in (None, *known):
         path = ("cluster", "device", "attention_kernel")
@@ -131,7 +131,7 @@ def _link_of(name: str, cluster: Cluster, places: Places) -> tuple[int, int]:
 
 
 def _is_number(text: str, *, below: int) -> bool:
-    """Whether `text` is a number in its one way of writing, so that nothing has two names."""
+    """Whether `text` is a number in canonical form, so that no element has two names."""
     return (
         text.isascii()
         and text.isdecimal()

@@ -1,4 +1,4 @@
-"""What a field of a specification is: its kind, its limits, its words."""
+"""A field of a specification: its kind, its limits, its help text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,14 +9,14 @@ CHOICE, NAMES = "choice", "names"
 SECTION, VARIANTS, MAP, LIST = "section", "variants", "map", "list"
 
 TYPE = "type"
-"""The key that names the variant of the model that the other keys are of."""
+"""The key that names the variant of the model, which determines the other keys."""
 BLOCKS_MAX = 2048
 ENTRIES_MAX = 1024
 """Most entries of one list or mapping."""
 DIM_MAX = 10_000_000
 HUGE = 1e24
 TINY = 1 / HUGE
-"""What is smaller counts as 0: quotients of numbers from here to HUGE stay finite, and so do their cubes."""
+"""Smaller numbers count as 0: quotients of numbers between this and HUGE stay finite, and so do their cubes."""
 
 
 class _Required:
@@ -32,10 +32,11 @@ NOTHING: Mapping[str, "Field"] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One field. `low` and `high` are inclusive, `above` is not; `unit` is of the number.
+    """One field. `low` and `high` are inclusive, `above` is not; `unit` is that of a number.
 
-    A section has `fields`, a list or a map `item` (of a map also `keys`, in words), variants their fields by the value
-    of TYPE. `or_name` lets a section be one of some names instead; `nullable` lets a value be null.
+    A section has `fields`; a list or a map has an `item`, and a map a description of its `keys`; variants have fields
+    by the value of TYPE. With `or_name`, a section may be one of some names instead; with `nullable`, a value may be
+    null.
     """
 
     kind: str
@@ -60,7 +61,7 @@ def count(help_: str, high: float = DIM_MAX, default: object = REQUIRED, *, low:
 
 
 def optional(of: Field, default: object = None) -> Field:
-    """Return the field that may be null as well, and is `default` where it is not given."""
+    """Return the field with null allowed, and with `default` for a missing value."""
     return replace(of, nullable=True, default=default)
 
 
@@ -76,7 +77,7 @@ def amount(help_: str, unit: str, default: object = REQUIRED, *, above: float | 
 
 
 def share(help_: str, default: object = REQUIRED) -> Field:
-    """Return the field of a share in (0, 1]."""
+    """Return the field of a ratio in (0, 1]."""
     return Field(kind=NUMBER, help=help_, above=0.0, high=1.0, default=default)
 
 
@@ -96,20 +97,20 @@ def text(help_: str, default: object = REQUIRED) -> Field:
 
 
 def choice(help_: str, choices: tuple[str, ...], default: object = REQUIRED) -> Field:
-    """Return the field of one of some words."""
+    """Return the field of one of `choices`."""
     return Field(kind=CHOICE, help=help_, choices=choices, default=default)
 
 
 def section(help_: str, fields: Mapping[str, Field], default: object = REQUIRED) -> Field:
-    """Return the field of a section; with NOTHING as its default it may be left out."""
+    """Return the field of a section; with NOTHING as its default it is optional."""
     return Field(kind=SECTION, help=help_, fields=fields, default=default)
 
 
 def mapping(help_: str, keys: str, item: Field) -> Field:
-    """Return the field of any number of items by key, none where it is not given."""
+    """Return the field of any number of items by key, by default none."""
     return Field(kind=MAP, help=help_, keys=keys, item=item, default=NOTHING)
 
 
 def sections(help_: str, item_help: str, fields: Mapping[str, Field]) -> Field:
-    """Return the field of a list of sections, empty where it is not given."""
+    """Return the field of a list of sections, by default empty."""
     return Field(kind=LIST, help=help_, item=section(item_help, fields), default=())

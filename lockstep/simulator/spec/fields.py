@@ -1,7 +1,7 @@
-"""Every field of a specification: what it may hold, what it means, and its default.
+"""Every field of a specification: its values, meaning and default.
 
-This table is the only place that knows the fields; those of its sections are in `model_fields`, `strategy_fields` and
-`machine`. The checker (`check`), the JSON schema and the table in docs/simulator.md (`schema`) are made from it.
+This table is the only definition of the fields; those of its sections are in `model_fields`, `strategy_fields` and
+`machine`. The checker (`check`), the JSON schema and the table in docs/simulator.md (`schema`) are derived from it.
 """
 
 from lockstep.simulator.spec.field import NOTHING, VARIANTS, Field, count, optional, section, text

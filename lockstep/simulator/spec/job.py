@@ -1,7 +1,7 @@
-"""A job as specified by a file: model, strategy, cluster with its health, batch; and the same job with a change.
+"""A job as specified by a file (model, strategy, cluster with its health, batch), and the same job with a change.
 
-`load_spec(text, name)` reads it; then `spec.forecast()`, `spec.changed("strategy.micro_batches", 16).forecast()`,
-`spec.healed("network/3").forecast()`.
+`load_spec(text, name)` reads it; then use `spec.forecast()`, `spec.changed("strategy.micro_batches", 16).forecast()`
+or `spec.healed("network/3").forecast()`.
 """
 
 import json
@@ -33,9 +33,9 @@ from lockstep.simulator.strategy.tree import StrategyTree
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """A job. `document` is the content of the file, as plain values; `checked` the same with every default filled in.
+    """A job. `document` is the content of the file as plain values, `checked` the same with all defaults filled in.
 
-    `cluster` has the calibrated numbers and the health. Only `load_spec` and the job's own methods make one.
+    `cluster` has the calibrated figures and the health. Only `load_spec` and the job's own methods create instances.
     """
 
     name: str
@@ -57,7 +57,7 @@ class JobSpec:
         Raises
         ------
         LockstepError
-            The model cannot be spread so, or an override names what is not there.
+            The strategy does not fit the model, or an override names an unknown node, dimension or axis.
         """
         tree = preset(self.model, self.degrees, self.schedule)
         overrides = self.checked["strategy"]["overrides"]
@@ -67,7 +67,7 @@ class JobSpec:
 
     @cached_property
     def _stages(self) -> list[Mesh]:
-        """The mesh of each pipeline stage, as `preset` lays them out."""
+        """The mesh of each pipeline stage, with the layout of `preset`."""
         blocks = preset(self.model, self.degrees, self.schedule).root.children.values()
         meshes = {block.mesh: None for block in blocks if block.mesh is not None}
         return sorted(meshes, key=lambda mesh: mesh.first)
@@ -78,7 +78,7 @@ class JobSpec:
         Raises
         ------
         LockstepError
-            The job cannot be simulated; the message states why.
+            The job cannot be simulated; the message has the reason.
         """
         try:
             found = simulate(self.tree(), self.cluster, batch=self.batch, options=self.options)
@@ -96,43 +96,43 @@ class JobSpec:
             raise self._at_strategy(error) from error
 
     def _at_strategy(self, error: ConfigError) -> ConfigError:
-        """Return an error of a job that cannot be spread so, with the place of the strategy if a text specified it."""
+        """Return the error of a strategy that does not fit, with its place if a text specified it."""
         is_placed = not self.places.values or str(error).startswith(self.places.name)
         return error if is_placed else ConfigError(f"strategy in {self.places.of(('strategy',))}: {error}")
 
     def changed(self, path: str, value: Any) -> "JobSpec":
-        """Return the job with the value at `path` (`strategy.micro_batches`) another. Raises as `changed_by`."""
+        """Return the job with another value at `path` (`strategy.micro_batches`). Raises as `changed_by`."""
         return self.changed_by({path: value})
 
     def changed_by(self, changes: Mapping[str, Any]) -> "JobSpec":
-        """Return the job with several values changed at once, by path; places in lists are numbers.
+        """Return the job with several values changed at once, by path; list indices are numbers.
 
         Raises
         ------
         LockstepError
-            No such field, or the job cannot be so; the message names the field.
+            There is no such field, or the changed job is invalid; the message names the field.
         """
         document = deepcopy(dict(self.document))
         for path, value in changes.items():
             try:
-                _put(document, path, json.loads(json.dumps(value)))  # as a file would have it: keys are texts
+                _put(document, path, json.loads(json.dumps(value)))  # as from a file: keys are strings
             except (TypeError, ValueError, RecursionError) as error:
                 raise ConfigError(f"value of {path}: got {value!r:.100}, expected a JSON value: {error}") from None
         return _build(document, Places(f"{self.name} as changed"), folder=self.folder, name=self.name, before=self)
 
     def sick(self) -> tuple[str, ...]:
-        """Return the names of what is not whole: links as LEVEL/CHILD, ranks as rank/NUMBER."""
+        """Return the names of degraded elements: links as LEVEL/CHILD, ranks as rank/NUMBER."""
         health = self.checked["cluster"]["health"]
         links = [name for name, share in health["links"].items() if share < 1]
         return (*links, *(f"{RANK_LEVEL}/{rank}" for rank, share in health["ranks"].items() if share < 1))
 
     def healed(self, *names: str) -> "JobSpec":
-        """Return the job with the named links and ranks whole, all that is sick without names.
+        """Return the job with the named links and ranks healthy, without names all of them.
 
         Raises
         ------
         ConfigError
-            Nothing of that name is sick.
+            No degraded element has that name.
         """
         known = self.sick()
         cluster = self.cluster
@@ -161,21 +161,21 @@ class JobSpec:
 
 
 def load_spec(text: str, name: str, *, folder: FilePath | None = None) -> JobSpec:
-    """Return the job that the YAML `text` specifies; `name` is used in messages, files are looked for in `folder` only.
+    """Return the job that the YAML `text` specifies; `name` is used in messages, files are read from `folder` only.
 
     Raises
     ------
     LockstepError
-        The text cannot be used; the message names line, column, field, got, expected and the nearest known name.
+        The text is invalid; the message names line, column, field, got, expected and the nearest known name.
     """
     document, places = read_yaml(text, name)
     return _build(document, places, folder=folder, name=name)
 
 
 def load_fitted_spec(text: str, name: str, calibration: Mapping[str, Any] | None) -> JobSpec:
-    """Return the job of a specification of a monitored run, whose own calibration gives way to a fitted one.
+    """Return the job of a monitored run's specification, with its calibration replaced by a fitted one.
 
-    `calibration` is the section that the fit has found, None for the specification's own. No files are read.
+    `calibration` is the section from the fit, None for the specification's own. No files are read.
 
     Raises
     ------
@@ -250,9 +250,9 @@ def _build(
 
 
 def _slow_kinds(cluster: Cluster, degrees: Degrees) -> int:
-    """Return how many kinds of ranks slow ones make at most.
+    """Return an upper bound of the number of kinds of ranks due to slow ranks.
 
-    Equally slow ranks of one stage are one kind; in a pipeline those before and after a slow rank differ with it.
+    Equally slow ranks of one stage are one kind; in a pipeline, the ranks before and after a slow rank also differ.
     """
     if degrees.pp > 1:
         return min(len(cluster.speed), degrees.dp)
@@ -260,7 +260,7 @@ def _slow_kinds(cluster: Cluster, degrees: Degrees) -> int:
 
 
 def _with_micro_batches(checked: Mapping[str, Any], places: Places) -> Mapping[str, Any]:
-    """Return the strategy with the micro-batches that `micro_batch_size` makes of the batch, where it is given."""
+    """Return the strategy with the number of micro-batches that follows from `micro_batch_size`, if that is given."""
     strategy: dict[str, Any] = checked["strategy"]
     size = strategy["micro_batch_size"]
     if size is None:
@@ -289,7 +289,7 @@ def _degrees(strategy: Mapping[str, Any], places: Places) -> Degrees:
 
 
 def _put(document: dict[str, Any], path: str, value: Any) -> None:
-    """Put `value` at `path`; mappings on the way that are not there are made, and checked with the rest later."""
+    """Put `value` at `path`; missing mappings on the way are created, and checked with the rest later."""
     *above, last = path.split(".")
     at: Any = document
     for part in above:
@@ -310,7 +310,7 @@ def _put(document: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _forget(health: dict[str, Any] | None, names: tuple[str, ...]) -> None:
-    """Take the named elements out of a health section."""
+    """Remove the named elements from a health section."""
     for name in names:
         level_name, _, number = name.partition("/")
         if level_name == RANK_LEVEL:

@@ -96,7 +96,7 @@ SIZED = tuple(name for name, make in clusters.CLUSTERS.items() if inspect.signat
 NETWORKED = tuple(
     name for name, make in clusters.CLUSTERS.items() if "network_gbit" in inspect.signature(make).parameters
 )
-"""Presets whose nodes can have any network."""
+"""Presets of clusters whose network can have any bandwidth."""
 CLUSTER = {
     "preset": optional(choice("a known cluster, instead of device and levels", tuple(clusters.CLUSTERS))),
     "nodes": optional_count("nodes of the preset (" + ", ".join(SIZED) + "); the preset's own if null", WORLD_SIZE_MAX),

@@ -1,4 +1,4 @@
-"""Checked values to the simulator's own: the model, the cluster, and the statements of a strategy tree."""
+"""Builds the model, the schedule and the statements of a strategy tree from checked values."""
 
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,18 +31,18 @@ _BUILDERS: Mapping[str, Callable[..., ModelSpec]] = {
 }
 _FILE_CHARS_MAX = 4 * 2**20
 _ACTS_MAX = 2_000_000
-"""Most of blocks times micro-batches times kinds of ranks; a trillion parameters in 512 micro-batches is 66,560."""
+"""Upper limit of blocks x micro-batches x kinds of ranks; a trillion parameters in 512 micro-batches is 66,560."""
 
 
 def build_model(values: Mapping[str, Any], places: Places, folder: FilePath | None, *, tp: int = 1) -> ModelSpec:
-    """Return the model of the checked section `values`; a file of operators is looked for in `folder`.
+    """Return the model of the checked section `values`; a file of operators is read from `folder`.
 
     Vocabularies are padded for the tensor parallel degree `tp`.
 
     Raises
     ------
     MalformedError
-        The operators cannot be used, or heads that do not divide.
+        The operators cannot be used, or the numbers of heads do not divide evenly.
     """
     kind = values[TYPE]
     given = {key: value for key, value in values.items() if key != TYPE}
@@ -79,7 +79,7 @@ def _check_dense_layers(values: Mapping[str, Any], places: Places) -> None:
 
 
 def _check_latent(values: Mapping[str, Any], places: Places) -> None:
-    """Refuse sizes of heads that latent attention has of its own."""
+    """Refuse sizes of heads next to latent attention, which has its own."""
     for name in ("kv_heads", "head_dim"):
         if values[name] is not None:
             raise places.refuse(("model", name), got=values[name], expected="null with latent attention")
@@ -162,7 +162,7 @@ def apply_overrides(
     Raises
     ------
     MalformedError
-        No such node, or a statement that it does not accept.
+        There is no such node, or it does not accept a statement.
     """
     for index, override in enumerate(overrides):
         path = ("strategy", "overrides", index)
@@ -186,7 +186,7 @@ def apply_overrides(
 
 
 def _check_words(override: Mapping[str, Any], nodes: Sequence[Node], places: Places, path: Path) -> None:
-    """Refuse dimensions that no operator at or below `nodes` has, and axes that no mesh has: they have no effect."""
+    """Refuse dimensions that no operator at or below `nodes` has, and axes that no mesh has; neither has an effect."""
     modules = (leaf.module for node in nodes for leaf in (node, *node.find("*")))
     dims = {dim for module in modules if isinstance(module, Operator) for dim in module.dims}
     known = (BATCH, *sorted(dims), REPLICATE)
@@ -228,7 +228,7 @@ def _matching(node: Node, patterns: Sequence[str]) -> Iterator[Node]:
 
 
 def _near_node(root: Node, pattern: str) -> str:
-    """Return in words the nearest name at the first part of `pattern` that nothing is called like."""
+    """Return the text that names the nearest node for the first part of `pattern` without a match."""
     parts = pattern.split(".")[:16]
     for length in range(1, len(parts) + 1):
         if not any(_matching(root, parts[:length])):
@@ -239,7 +239,7 @@ def _near_node(root: Node, pattern: str) -> str:
 
 
 def check_size(model: ModelSpec, schedule: Schedule, sick: int, places: Places) -> None:
-    """Refuse what would take minutes and gigabytes to simulate: blocks times micro-batches times different ranks."""
+    """Refuse jobs whose simulation takes minutes and gigabytes: too many blocks x micro-batches x kinds of ranks."""
     blocks = len(model.blocks)
     ops = blocks * schedule.micro_batches * (1 + sick)
     if blocks > BLOCKS_MAX + 2 or ops > _ACTS_MAX:

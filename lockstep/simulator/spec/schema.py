@@ -25,13 +25,13 @@ _TYPES = {BOOLEAN: "boolean", INTEGER: "integer", NUMBER: "number"}
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON schema (draft 2020-12) of a specification. It cannot express what holds between fields."""
+    """Return the JSON schema (draft 2020-12) of a specification. It does not express conditions between fields."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Lockstep simulation"}
     return {**head, **_schema(SPECIFICATION)}
 
 
 def rows() -> Iterator[tuple[str, str, str, str]]:
-    """Yield path, what it holds, default and meaning of every field, in the order of the table."""
+    """Yield path, accepted values, default and meaning of every field, in the order of the table."""
     yield from _rows("", SPECIFICATION.fields)
 
 
@@ -110,7 +110,7 @@ def _below(path: str, field: Field) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _merged(variants: Mapping[str, Mapping[str, Field]]) -> list[tuple[str, Field, list[str]]]:
-    """Return each field once, with the variants that have it: the same name may differ between them."""
+    """Return each field once, with the variants that have it; fields with one name may differ between variants."""
     found: list[tuple[str, Field, list[str]]] = []
     for kind, fields in variants.items():
         for name, field in fields.items():
