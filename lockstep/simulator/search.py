@@ -1,7 +1,7 @@
-"""Searches ways to spread a job over as many ranks: degrees, micro-batches, ZeRO, sequence parallelism, checkpointing.
+"""Searches strategies for a job's ranks: degrees, micro-batches, ZeRO, sequence parallelism, checkpointing.
 
-Layouts are degrees. First every layout with every micro-batch is tried with the cheapest means against a full memory
-that fit; then the best layouts are refined. Of each layout the best is returned, so that a table has a line for each.
+A layout is a set of degrees. First every layout is tried with every micro-batch size and the cheapest memory savings
+that fit; then the best layouts are refined. The result has the best alternative of each layout.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,15 +24,15 @@ from lockstep.simulator.whatif import (
 )
 
 MEMORY_RESERVE_RATIO = 0.05
-"""Of the usable memory that a search leaves free: predicted memory is 3 % off on runs that nothing was fitted to."""
+"""Share of the usable memory that a search leaves free: predicted memory is 3 % off on runs outside all fits."""
 SECONDS_MAX = 120.0
-"""How long a search goes on unless another time is given."""
+"""Default duration of a search."""
 _REFINED = 8
 _SIZES = 8
 _DEGREES = ("tp", "cp", "ep", "dp", "pp")
 _EVERY_MICRO_BATCH = 2
 _CONTEXT_TOKENS_MIN = 1024
-"""Tokens of a sequence that a context parallel rank has at least: with fewer, attention is too short to hide a ring."""
+"""Fewest tokens of a sequence per context parallel rank; with fewer, attention is too short to hide a ring."""
 
 _Layout = tuple[int, ...]
 
@@ -48,10 +48,10 @@ def search(
 ) -> tuple[list[Alternative], bool]:
     """Return the best of each layout, best first, and whether all were tried within `limit` and `seconds_max`.
 
-    Degrees of tp (inside a domain of the first level, dividing the heads), cp (where a rank has `_CONTEXT_TOKENS_MIN`
-    tokens of a sequence), pp and ep are tried with micro-batches of 1, 2, 4, ... samples a rank. Of each, ZeRO stage
-    and recomputation are the least that fit with `MEMORY_RESERVE_RATIO` to spare. The best layouts are tried with every
-    ZeRO stage, with and without sequence parallelism, and with other bucket sizes.
+    Degrees of tp (inside a domain of the first level, dividing the heads), cp (if a rank has `_CONTEXT_TOKENS_MIN`
+    tokens of a sequence), pp and ep are tried with micro-batches of 1, 2, 4, ... samples per rank, each with the lowest
+    ZeRO stage and the least recomputation that fit with `MEMORY_RESERVE_RATIO` to spare. The best layouts are tried
+    with every ZeRO stage, with and without sequence parallelism, and with other bucket sizes.
 
     Raises
     ------
@@ -85,14 +85,15 @@ def _best_of_layouts(found: Iterable[Alternative]) -> list[Alternative]:
 
 
 def _ranked(found: Iterable[Alternative]) -> list[Alternative]:
-    """Return alternatives by time, those first that leave the reserve of memory free."""
+    """Return alternatives by time; those that leave the memory reserve free come first."""
     return sorted(ranked(found), key=lambda each: not _fits(each))
 
 
 def _least_memory_saved(spec: JobSpec, spread: Mapping[str, Any], now: Forecast) -> Alternative:
-    """Return the fastest that fits, of ZeRO stages with the least recomputation; higher stages only where needed.
+    """Return the fastest alternative that fits; each ZeRO stage is tried with the least recomputation that it needs.
 
-    Stage 2 is left to the best: without a pipeline it sums gradients in every micro-batch, as stage 3 does.
+    Higher stages are tried only if lower ones do not fit without recomputation. Stage 2 is tried in the refinement
+    only: without a pipeline it sums gradients in every micro-batch, as stage 3 does.
     """
     tried = []
     for zero in (each for each in _zeros(spread) if each != _EVERY_MICRO_BATCH):
@@ -104,7 +105,7 @@ def _least_memory_saved(spec: JobSpec, spread: Mapping[str, Any], now: Forecast)
 
 
 def _least_recomputed(spec: JobSpec, values: Mapping[str, Any], now: Forecast) -> Alternative:
-    """Return the alternative with the least recomputation that fits, with all of it where nothing does."""
+    """Return the alternative with the least recomputation that fits, with full recomputation if none fits."""
 
     def tried(recompute: str) -> Alternative:
         return _tried(spec, {**values, "strategy.recompute": recompute}, now)
@@ -127,7 +128,7 @@ def _fits(found: Alternative) -> bool:
 
 
 def _refined(spec: JobSpec, best: Alternative, now: Forecast) -> Iterator[Alternative]:
-    """Yield what is near a good alternative: ZeRO stages, sequence parallelism, and then the fastest's buckets."""
+    """Yield variants of a good alternative: ZeRO stages, sequence parallelism, then bucket sizes of the fastest."""
     values = best.change.values
     found = [best]
     for zero in _zeros(values):
@@ -144,21 +145,21 @@ def _refined(spec: JobSpec, best: Alternative, now: Forecast) -> Iterator[Altern
 
 
 def _zeros(values: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the ZeRO stages that differ: in a pipeline gradients and weights stay whole at every stage."""
+    """Return the ZeRO stages with different effects: in a pipeline, gradients and weights stay whole at every stage."""
     if values["strategy.dp"] * values["strategy.cp"] == 1:
         return (0,)
     return (0, 1) if values["strategy.pp"] > 1 else (0, 1, 2, 3)
 
 
 def _zero(spec: JobSpec, values: Mapping[str, Any], zero: int) -> dict[str, Any]:
-    """Return a ZeRO stage with the job's replicas of hybrid sharding, where they fit."""
+    """Return the values of a ZeRO stage, with the job's replicas of hybrid sharding if they fit."""
     replicas = spec.degrees.hsdp_replicas
     fits = zero and values["strategy.dp"] % (values["strategy.ep"] * replicas) == 0
     return {"strategy.zero": zero, "strategy.hsdp_replicas": replicas if fits else 1}
 
 
 def _spreads(spec: JobSpec) -> Iterator[dict[str, Any]]:
-    """Yield degrees over the job's ranks with micro-batches, those with the shortest pipelines first."""
+    """Yield degrees for the job's ranks with micro-batches; the shortest pipelines come first."""
     ranks = spec.degrees.ranks
     heads = int(spec.checked["model"].get("heads", 1))
     experts = int(spec.checked["model"].get("experts", 1))
@@ -183,7 +184,7 @@ def _spreads(spec: JobSpec) -> Iterator[dict[str, Any]]:
 
 
 def _contexts(spec: JobSpec, ranks: int) -> Iterator[int]:
-    """Yield context parallel degrees: the job's own, and those that leave a rank enough of a sequence."""
+    """Yield context parallel degrees: the job's own, and those with enough tokens per rank."""
     sequence = int(spec.checked["model"].get("sequence", 1))
     for cp in divisors(ranks):
         is_long = sequence % (2 * cp) == 0 and sequence // cp >= _CONTEXT_TOKENS_MIN
@@ -192,14 +193,14 @@ def _contexts(spec: JobSpec, ranks: int) -> Iterator[int]:
 
 
 def _micro_batches(batch: int, dp: int) -> Iterator[int]:
-    """Yield numbers of micro-batches that give each rank 1, 2, 4, ... samples of one."""
+    """Yield numbers of micro-batches that give each rank 1, 2, 4, ... samples per micro-batch."""
     share, left = divmod(batch, dp)
     sizes = [2**power for power in range(_SIZES)] if share and not left else []
     return (share // size for size in sizes if share % size == 0)
 
 
 def _described(spec: JobSpec, values: Mapping[str, Any]) -> str:
-    """Return a spread in a line."""
+    """Return a one-line description of a strategy."""
     degrees = [f"{name}={values[f'strategy.{name}']}" for name in _DEGREES if values[f"strategy.{name}"] > 1]
     size = spec.batch // values["strategy.dp"] // values["strategy.micro_batches"]
     parts = [*(degrees or ["one rank"]), f"{values['strategy.micro_batches']} micro-batches of {size}"]

@@ -1,7 +1,7 @@
-"""The door: from a strategy tree on a cluster to a forecast of one step.
+"""The entry point: predicts a step of a strategy tree on a cluster.
 
-The way: chunks of the model and their programs on the group topology (`plan`), classes of equal ranks (`symmetry`), the
-graph of all classes (`drawing`), its timeline (`executor`), and what the timeline means (`forecast`).
+The stages: chunks of the model and their programs on the group topology (`plan`), classes of equal ranks (`symmetry`),
+the graph of all classes (`graph_builder`), its timeline (`executor`), and the forecast from the timeline (`forecast`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,32 +24,31 @@ from lockstep.simulator.strategy.schedule import Schedule, passes_by_stage
 from lockstep.simulator.strategy.tree import StrategyTree
 
 DDP_BUCKET_BYTES = 25 * 2**20
-"""What PyTorch's DistributedDataParallel puts in a bucket by default."""
+"""Default bucket size of PyTorch's DistributedDataParallel."""
 SLOW_RANKS_EXACT = 16
-"""Slow ranks up to which each is simulated by itself. Beyond, ranks that wait for each other several times in each pass
-go at the pace of their slowest: a hundred slow ranks of 12,288 make 4,864 classes otherwise, and steps differ by
-2e-5."""
+"""Largest number of slow ranks that are simulated individually. With more, ranks that wait for each other several times
+per pass run at the speed of their slowest: otherwise a hundred slow ranks of 12,288 make 4,864 classes. The steps
+differ by 2e-5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a step is run and simulated.
+    """Options of a step and of its simulation.
 
-    `bucket_bytes` of gradients are sent together, all at the end if None; `gradient_buffer_bytes` of memory hold them
-    on their way. ZeRO 3 gathers at most `live_parameters` at once, two units of weights if None; with
-    `copied_gather_bytes_per_second` it waits for each gather and copies what came at that rate; without
+    Gradients are sent in buckets of `bucket_bytes`, all at the end if None; `gradient_buffer_bytes` is the memory that
+    holds them meanwhile. ZeRO 3 gathers at most `live_parameters` at once, two units of weights if None; with
+    `copied_gather_bytes_per_second` it waits for each gather and copies the result at that rate; without
     `backward_prefetch` its backward pass gathers weights when they are needed (FSDP's BACKWARD_POST), and with
-    `zero_copy` nothing is copied around its collectives (Megatron-FSDP). `algorithms` maps
-    kinds of collectives to algorithms; ring where not named. With `overlap_sends` a stage goes on while its message to
-    the next is under way; if None, it does so with several chunks a stage, as Megatron-LM. With `overlap_tensor`
-    transfers of sequence parallelism go on during the products that they belong to, and with `late_tensor_sums`
-    reduce-scatters add their parts when all are there (PyTorch's async tensor parallelism); with `overlap_experts`
-    experts' tokens are exchanged while another micro-batch computes (Megatron-LM); with `overlap_returns` updated
-    weights are gathered during the next step's first forward pass. `context` is how context parallel ranks
-    exchange keys and values and divide tokens, gathered and in halves if None. Up to `slow_ranks_exact`
-    slow ranks are simulated each by itself. The other switches are for comparisons: `sharing` of links, `collapsing` of
-    equal ranks, `fuse_passes`, without which every pass is built op by op, and `events_only`, which leaves the longest
-    path out.
+    `zero_copy` its collectives need no copies (Megatron-FSDP). `algorithms` maps kinds of collectives to algorithms,
+    ring by default. With `overlap_sends` a stage continues while its message to the next is in transit; if None, it
+    does so with several chunks per stage, as in Megatron-LM. With `overlap_tensor`, transfers of sequence parallelism
+    overlap their matrix products, and with `late_tensor_sums`, reduce-scatters add their parts when all have arrived
+    (PyTorch's async tensor parallelism). With `overlap_experts`, tokens of experts are exchanged while another
+    micro-batch computes (Megatron-LM). With `overlap_returns`, updated weights are gathered during the next step's
+    first forward pass. `context` is how context parallel ranks exchange keys and values and divide tokens, gathered and
+    in halves if None. Up to `slow_ranks_exact` slow ranks are simulated individually. The other switches are for
+    comparisons: `sharing` of links, `collapsing` of equal ranks, `fuse_passes`, without which every pass is built op by
+    op, and `events_only`, which skips the longest path.
     """
 
     bucket_bytes: float | None = DDP_BUCKET_BYTES
@@ -92,7 +91,7 @@ def simulate(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Optio
 
 
 def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Options) -> CompiledStep:
-    """Return the graph of a step and what is needed to read its timeline."""
+    """Return the graph of a step and the data to interpret its timeline."""
     schedule = tree.root.order or Schedule()
     if batch % schedule.micro_batches:
         raise ConfigError(f"batch: got {batch}, expected a multiple of {schedule.micro_batches} micro-batches")
@@ -156,7 +155,7 @@ def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Op
 
 
 def _rank_speeds(stages: Mapping[Mesh, Sequence[int]], cluster: Cluster) -> NDArray[np.float64]:
-    """Return the share of its device's speed that each rank has left: an array of shape (ranks,)."""
+    """Return the speed of each rank as a share of its device's full speed, an array of shape (ranks,)."""
     speeds = np.ones(sum(len(mesh) for mesh in stages))
     for rank, share in cluster.speed.items():
         if rank < len(speeds):
@@ -165,7 +164,7 @@ def _rank_speeds(stages: Mapping[Mesh, Sequence[int]], cluster: Cluster) -> NDAr
 
 
 def _lockstep_speeds(speeds: NDArray[np.float64], plan: Plan) -> NDArray[np.float64]:
-    """Return the pace of each rank where ranks that wait for each other in every pass go at that of their slowest."""
+    """Return the speed of each rank if those that wait for each other in every pass run at that of their slowest."""
     paces = speeds.copy()
     for mesh, own in plan.stages.items():
         groups = mesh.groups(lockstep_axes(plan, own))
@@ -174,7 +173,7 @@ def _lockstep_speeds(speeds: NDArray[np.float64], plan: Plan) -> NDArray[np.floa
 
 
 def _rank_kinds(stages: Mapping[Mesh, Sequence[int]], speeds: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return a number for stage and speed of each rank: an array of shape (ranks,)."""
+    """Return a number for the stage and speed of each rank, an array of shape (ranks,)."""
     kinds = np.empty(len(speeds), dtype=np.int64)
     for stage, mesh in enumerate(stages):
         kinds[mesh.ranks()] = stage
@@ -196,7 +195,7 @@ def _classes(
     _, first, counts = np.unique(partition.ranks, return_index=True, return_counts=True)
     busy = np.bincount(partition.ranks, busy_ratios) / counts
     meshes, owned = list(plan.stages), list(plan.stages.values())
-    rows = passes_by_stage(schedule, len(owned), len(owned[0]))  # stages have as many chunks each
+    rows = passes_by_stage(schedule, len(owned), len(owned[0]))  # all stages have equally many chunks
     found = []
     for number, (rank, count) in enumerate(zip(first, counts, strict=True)):
         stage = int(kinds[rank]) % len(owned)

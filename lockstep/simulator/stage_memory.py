@@ -1,7 +1,7 @@
-"""What a rank of each pipeline stage holds in its device's memory at its peak, item by item.
+"""Peak device memory of a rank of each pipeline stage, by item.
 
-Besides what the job keeps there are what its process costs (the driver's context with the kernels that were loaded),
-the buffers of its communicators, and what the caching allocator holds beyond what is asked for.
+Besides the job's tensors, these are the process's own memory (the driver's context with the loaded kernels), the
+buffers of its communicators, and the reserve that the caching allocator holds beyond the requested memory.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from lockstep.simulator.lowering.program import RankClass
 from lockstep.simulator.strategy.memory import peak_bytes
 
 _UNITS_GATHERED = 3
-"""Of weights kept in parts those of the unit at work and of the one fetched ahead are whole (FSDP's prefetch), and the
+"""With sharded weights, those of the present unit and of the prefetched one are whole (FSDP's prefetch), as are the
 gradients of one unit before they are summed."""
 
 
@@ -22,10 +22,10 @@ gradients of one unit before they are summed."""
 class StageMemory:
     """Bytes on one rank of a stage at its peak.
 
-    `weights`, `gradients` and `optimizer` are kept all the time, `gathered` are whole weights of units that are kept in
-    parts, with one unit's gradients. `activations` wait for their backward pass, `workspace` is what operators and
-    recomputation need meanwhile. `gradient_buffers` hold gradients on their way, `communicators` are the collectives'
-    own buffers, `context` is the process's, `reserve` what the allocator holds unused.
+    `weights`, `gradients` and `optimizer` are kept all the time; `gathered` are the whole weights of sharded units,
+    with the gradients of one unit. `activations` are kept for the backward pass; `workspace` is used by operators and
+    recomputation. `gradient_buffers` hold gradients in transit, `communicators` are the buffers of collectives,
+    `context` belongs to the process, and `reserve` is memory that the allocator holds unused.
     """
 
     weights: float = 0.0
@@ -41,12 +41,12 @@ class StageMemory:
 
     @property
     def needed(self) -> float:
-        """What has to fit: the allocator gives its reserve back before it is out of memory."""
+        """Bytes that must fit: the allocator releases its reserve before it runs out of memory."""
         return self.total - self.reserve
 
     @property
     def total(self) -> float:
-        """All items together."""
+        """Sum of all items."""
         return float(sum(asdict(self).values()))
 
 
@@ -60,7 +60,7 @@ def stage_memory(
 ) -> StageMemory:
     """Return the memory of a rank of `rank_class` that holds `parts`, its chunks of the model.
 
-    At most `gathered_bytes_max` are gathered at once.
+    At most `gathered_bytes_max` bytes of weights are gathered at once.
     """
     job = StageMemory(
         weights=sum(part.weight_bytes for part in parts),
@@ -80,7 +80,7 @@ def stage_memory(
 
 
 def communicators(rank_class: RankClass) -> int:
-    """Return how many groups of ranks one rank of the class communicates in; sends to both neighbours are one."""
+    """Return the number of groups in which a rank of the class communicates; sends to both neighbours count as one."""
     programs = rank_class.programs
     passes = (each for program in programs for each in (program.forward, program.backward, program.last))
     group_sets = {group_set for each in passes for group_set, _ in each.group_sets}

@@ -1,7 +1,7 @@
-"""A simulated step as people look at it: for each class of equal ranks, what each of its queues does when.
+"""The timeline of a simulated step for display: the spans of each queue of each class of equal ranks.
 
-A class computes, waits for features (collectives that a pass needs), sums gradients during its work, and sends to its
-neighbours in the pipeline. Operations that stand for several ops are opened here into computation and collectives.
+A class computes, waits for features (collectives that a pass needs), sums gradients while it computes, and sends to its
+neighbours in the pipeline. Fused operations are expanded into computation and collectives.
 """
 
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ from lockstep.simulator.strategy.schedule import FORWARD
 QUEUES = {COMPUTE: "compute", FEATURE: "feature", GRADIENT: "gradient", SENDING: "send"}
 FORWARD_PASS, BACKWARD_PASS, UPDATE = "forward", "backward", "optimizer"
 _OPENED_MAX = 400_000
-"""Parts of passes that are shown one by one; of a job with more, passes stay whole."""
+"""Largest number of parts of passes that are shown individually; with more, passes are shown as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that lasts, in seconds: a part of a pass, the optimizer, or a collective of `volume_bytes` on a link.
+    """An interval, in seconds: a part of a pass, the optimizer, or a collective of `volume_bytes` on a link.
 
-    `micro_batch` and `chunk` are those of the pass, -1 where there is none.
+    `micro_batch` and `chunk` are those of the pass, -1 if there is none.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One queue of a class; its spans are in order and do not overlap, so that a queue may have several lanes."""
+    """Spans of one queue of a class, in order and without overlap; a queue may need several lanes."""
 
     queue: str
     spans: list[Span]
@@ -48,7 +48,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A class of equal ranks: how many, the first of them, their stage, their share of a device's speed."""
+    """A class of equal ranks: their number, the first one, their stage, their share of a device's speed."""
 
     number: int
     stage: int
@@ -59,7 +59,7 @@ class Row:
 
 
 def simulated_timeline(spec: JobSpec) -> tuple[list[Row], float]:
-    """Return the rows of a step of `spec`, those of the first stage first, and the step's seconds.
+    """Return the rows of a step of `spec`, in the order of stages, and the step's seconds.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def timeline_rows(job: CompiledStep, timeline: Timeline) -> list[Row]:
 
 
 def _communication(job: CompiledStep, timeline: Timeline) -> dict[int, list[int]]:
-    """Return by class the communications that it takes part in and that last."""
+    """Return by class the communications of nonzero duration that it takes part in."""
     found: dict[int, list[int]] = {}
     lasting = (job.graph.flow >= 0) & (timeline.end > timeline.start)
     for operation in np.flatnonzero(lasting).tolist():
@@ -124,7 +124,7 @@ def _parts(rank_class: RankClass) -> int:
 def _passes(
     job: CompiledStep, timeline: Timeline, rank_class: RankClass, *, opens: bool
 ) -> tuple[list[Span], list[Span]]:
-    """Return what a class computes, and the collectives inside operations that stand for several ops."""
+    """Return the computation of a class, and the collectives inside its fused operations."""
     expansions = [ops for ops in job.graph.expansions if ops.rank_class == rank_class.number]
     named = np.concatenate([np.empty(0, dtype=np.int64), *(ops.operations for ops in expansions)])
     owned = np.flatnonzero((job.graph.owner == rank_class.number) & (timeline.end > timeline.start))
@@ -167,9 +167,9 @@ def _named(rank_class: RankClass, index: int) -> tuple[str, int, int]:
 
 
 def _ops(expansions: OpExpansion) -> Iterator[tuple[float, float, int, float]]:
-    """Yield for each op when it begins after its operation, its seconds, its number among the features.
+    """Yield for each op its start relative to its operation, its seconds, its number among the features.
 
-    The last is how long the class computes next to it.
+    The last value is how long the class computes meanwhile.
     """
     seconds = np.where(expansions.hides_s > 0, expansions.op_features_s(), expansions.seconds)
     columns = (expansions.begin_s, seconds, expansions.feature, expansions.hides_s)
@@ -177,7 +177,7 @@ def _ops(expansions: OpExpansion) -> Iterator[tuple[float, float, int, float]]:
 
 
 def _apart(spans: list[Span]) -> list[list[Span]]:
-    """Return spans in as few lists as hold no two that overlap."""
+    """Return the spans in as few lists as possible, without overlap in any list."""
     lanes: list[list[Span]] = []
     for span in sorted(spans, key=lambda each: each.start_s):
         free = next((lane for lane in lanes if lane[-1].end_s <= span.start_s), None)

@@ -1,4 +1,4 @@
-"""The same job otherwise: healed, changed, spread in another way; each alternative with its forecast, best first."""
+"""Alternatives of a job: healed, changed, with another strategy; each with its forecast, best first."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,31 +9,31 @@ from lockstep.simulator.forecast import Forecast
 from lockstep.simulator.spec import JobSpec
 
 OnDone = Callable[[int, int | None], None]
-"""Called with how many alternatives are done, and of how many; None where that is not known."""
+"""Called with the number of alternatives done and their total, None if that is unknown."""
 
 BUCKETS_BYTES = (5 * 2**20, 25 * 2**20, 100 * 2**20, None)
-"""Bucket sizes that a search tries on the best; None sends all gradients at the end."""
+"""Bucket sizes that a search tries for the best alternative; None sends all gradients at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Something to do otherwise: elements to heal, and values by path of the specification."""
+    """A change of a job: elements to heal, and values by path of the specification."""
 
     name: str
     heal: tuple[str, ...] = ()
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, spec: JobSpec) -> JobSpec:
-        """Return the job with the change made. Raises LockstepError where it cannot be."""
+        """Return the job with the change. Raises LockstepError if the changed job is invalid."""
         healed = spec.healed(*self.heal) if self.heal else spec
         return healed.changed_by(self.values) if self.values else healed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """A change and its forecast; None, with the reason, where the job cannot be so.
+    """A change and its forecast, or None and the reason if the changed job is invalid.
 
-    `gain_ratio` is the share of today's time that goes: of the step, or, for another batch, of the time for a token.
+    `gain_ratio` is the saved share of the present time: of the step, or, with another batch, of the time per token.
     """
 
     change: Change
@@ -46,9 +46,9 @@ class Alternative:
 def evaluate(
     spec: JobSpec, changes: Sequence[Change], *, now: Forecast | None = None, on_done: OnDone | None = None
 ) -> list[Alternative]:
-    """Return the alternatives, best first: those that fit by time for a token, those that do not, those refused.
+    """Return the alternatives by time per token: those that fit, then those out of memory, then invalid ones.
 
-    With one batch for all, that is the order of step times. Raises LockstepError where `spec` itself cannot be.
+    If all have the same batch, that is the order of step times. Raises LockstepError if `spec` cannot be simulated.
     """
     now = now or spec.forecast()
     found = []
@@ -60,7 +60,7 @@ def evaluate(
 
 
 def ranked(found: Iterable[Alternative]) -> list[Alternative]:
-    """Return alternatives in their order: what fits, what is out of memory, what cannot be; each by time."""
+    """Return alternatives in order: those that fit, those out of memory, invalid ones; each group by time."""
 
     def key(each: Alternative) -> tuple[bool, bool, float]:
         found = each.forecast
@@ -70,17 +70,17 @@ def ranked(found: Iterable[Alternative]) -> list[Alternative]:
 
 
 def attributions(spec: JobSpec) -> list[Change]:
-    """Return each sick element healed by itself, and, of several, all together."""
+    """Return a change that heals each degraded element, and, if there are several, one that heals all."""
     sick = spec.sick()
     alone = [Change(name=f"heal {name}", heal=(name,)) for name in sick]
     return [*alone, Change(name="heal all", heal=sick)] if len(sick) > 1 else alone
 
 
 def variations(spec: JobSpec) -> list[Change]:
-    """Return what a running job could change without another machine, one thing at a time.
+    """Return changes of a running job that need no other machine, one at a time.
 
     These are the batch and the micro-batches halved and doubled, other bucket sizes, and tensor and pipeline degrees
-    halved and doubled with data parallelism taking the rest of the ranks.
+    halved and doubled, with the other ranks used for data parallelism.
     """
     found = [_named({"batch": batch}) for batch in _neighbours(spec.batch)]
     if spec.checked["strategy"]["micro_batch_size"] is None:
@@ -104,12 +104,12 @@ def variations(spec: JobSpec) -> list[Change]:
 
 
 def _neighbours(number: int) -> list[int]:
-    """Return half of a number, where that is whole, and twice it."""
+    """Return half of a number, if that is an integer, and its double."""
     return [*([number // 2] if number % 2 == 0 else []), 2 * number]
 
 
 def _named(values: Mapping[str, Any]) -> Change:
-    """Return the change of `values`, named by them."""
+    """Return the change of `values`, with a name made from them."""
 
     def text(name: str, value: Any) -> str:
         if name == "strategy.bucket_bytes":
@@ -120,7 +120,7 @@ def _named(values: Mapping[str, Any]) -> Change:
 
 
 def alternative(spec: JobSpec, change: Change, now: Forecast) -> Alternative:
-    """Return the forecast of the job with the change made; `now` is that of the job as it is."""
+    """Return the forecast of the job with the change; `now` is that of the unchanged job."""
     try:
         changed = change.of(spec)
         found = changed.forecast()
@@ -133,10 +133,10 @@ def alternative(spec: JobSpec, change: Change, now: Forecast) -> Alternative:
 
 
 def divisors(number: int) -> list[int]:
-    """Return the divisors of `number`, least first."""
+    """Return the divisors of `number` in ascending order."""
     return [each for each in range(1, number + 1) if number % each == 0]
 
 
 def bucket_text(bucket_bytes: float | None) -> str:
-    """Return a size of buckets in words."""
+    """Return the text of a bucket size."""
     return "one bucket" if bucket_bytes is None else f"buckets of {bucket_bytes / 2**20:.0f} MiB"
