@@ -1,6 +1,6 @@
-"""A pipeline stage's part of the model as two sequences of segments: one forward and one backward pass.
+"""Chunks: consecutive blocks on one mesh, compiled into the segments of a forward and of a backward pass.
 
-Blocks next to each other on one mesh make a chunk. Equal blocks with equal words in the tree compile once.
+Equal blocks with equal statements in the tree are compiled once.
 """
 
 from collections.abc import Iterable
@@ -32,17 +32,17 @@ from lockstep.simulator.strategy.placement import PARTIAL, Placement, Transfer, 
 from lockstep.simulator.strategy.tree import FULL, GRADIENT, OPTIMIZER, PARAMETER, Node, StrategyTree, resolve
 
 _SENT_TO, _SENDS = "sent to", "sends"
-"""Mark the contents of a chunk that begins with what another has sent, and of one that is not the last."""
+"""Mark the contents of a chunk that receives its input from another chunk, and of one that is not the last."""
 
 
 @dataclass(slots=True)
 class Part:
-    """A block or a chunk on one rank, per micro-batch. Owned by the compiler until the chunk is done.
+    """A block or a chunk on one rank, per micro-batch. Only the compiler changes it, until the chunk is complete.
 
-    `stored_bytes` are kept from forward to backward, `transient_bytes` exist while backward computes a unit again, and
-    `workspace_bytes` next to a block at work: that and what its operators need while they run. `weight_bytes`,
+    `stored_bytes` are kept from forward to backward; `transient_bytes` exist while backward recomputes a unit;
+    `workspace_bytes` exist while a block runs, and include these and the workspace of its operators. `weight_bytes`,
     `gradient_bytes` and `optimizer_bytes` are kept all the time; `gathered_bytes` are the weights of the largest unit
-    whose weights are kept in parts. `update_bytes` is what an optimizer step moves, `returns` the weights to gather
+    with sharded weights. `update_bytes` is the memory traffic of an optimizer step, `returns` the gathers of weights
     after it.
     """
 
@@ -62,11 +62,11 @@ class Part:
 
     @property
     def static_bytes(self) -> float:
-        """What is kept all the time."""
+        """Bytes that are kept all the time."""
         return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
 
     def append(self, other: "Part") -> None:
-        """Put `other` behind: its forward after ours, its backward before."""
+        """Append `other`: its forward pass follows, its backward pass precedes."""
         self.forward += other.forward
         self.backward = other.backward + self.backward
         self.stored_bytes += other.stored_bytes
@@ -86,8 +86,8 @@ class Part:
 class Chunk:
     """Part of the model on the mesh of one stage.
 
-    `received_bytes` is what one rank is sent by the chunk before. Chunks with equal `contents` on meshes of one shape
-    have equal parts.
+    `received_bytes` are the bytes that one rank receives from the previous chunk. Chunks with equal `contents` on
+    meshes of one shape have equal parts.
     """
 
     mesh: Mesh
@@ -108,19 +108,19 @@ def compile_chunks(
     context: ContextParallelism | None = None,
     zero_copy: bool = False,
 ) -> list[Chunk]:
-    """Return the chunks of the model in the order of the data, for a micro-batch of `samples` over a whole mesh.
+    """Return the chunks of the model in the order of the data flow, for a micro-batch of `samples` over a whole mesh.
 
-    Between stages a tensor that all ranks along `tp` hold is sent in parts, one by each, and gathered behind the way
-    (Narayanan et al. 2021, section 4.1); DeepSpeed's pipeline does so too. If it `accumulates`, every micro-batch reads
-    and writes the gradients of those before. With `overlap_tensor` transfers along `tp` go on during products;
-    `late_tensor_sums` are those of reduce-scatters that are added when all parts are there. If it `accumulates`, with
-    `overlap_experts` tokens of experts are exchanged while another micro-batch computes. With `zero_copy` weights in
-    parts are gathered to where they are used, and gradients scattered from where they are.
+    Between stages, each rank along `tp` sends a part of a tensor that is replicated along `tp`, and the receivers
+    gather it (Narayanan et al. 2021, section 4.1), as in DeepSpeed's pipeline. With `accumulates`, every micro-batch
+    reads and writes the accumulated gradients. With `overlap_tensor`, transfers along `tp` overlap matrix products;
+    with `late_tensor_sums`, reduce-scatters add their parts when all have arrived. With `accumulates` and
+    `overlap_experts`, tokens of experts are exchanged while another micro-batch computes. With `zero_copy`, sharded
+    weights are gathered into and gradients scattered from the buffers in which they are used.
 
     Raises
     ------
     ConfigError
-        A block has no mesh, or what is stated of an operator is impossible.
+        A block has no mesh, or a statement for an operator is impossible.
     """
     compiled: dict[object, Part] = {}
     chunks: list[Chunk] = []
@@ -136,7 +136,7 @@ def compile_chunks(
                 arriving = _settle(chunks[-1].part, arriving, chunks[-1].mesh)
                 _gather_before(chunks[-1], arriving)
             chunks.append(_chunk(arriving, mesh))
-        alone = mesh != first  # tied weights have a copy where their owner is not
+        alone = mesh != first  # tied weights have a copy on a mesh without their owner
         key = (
             id(block.module),
             mesh.axes,
@@ -173,12 +173,12 @@ def compile_chunks(
 
 
 def _scattered(flow: PlacedTensor, mesh: Mesh) -> int:
-    """Return in how many parts a tensor that is replicated along `SCATTER_AXIS` is sent."""
+    """Return the number of parts in which a tensor that is replicated along `SCATTER_AXIS` is sent."""
     return 1 if SCATTER_AXIS in flow.placement else mesh.degree(SCATTER_AXIS)
 
 
 def _chunk(arriving: PlacedTensor, mesh: Mesh) -> Chunk:
-    """Return a chunk that begins with what arrives made whole."""
+    """Return a chunk that begins with the gather of its input."""
     chunk = Chunk(mesh, Part(), arriving.total_bytes / shards(arriving.placement, mesh) / _scattered(arriving, mesh))
     if arriving.total_bytes and _scattered(arriving, mesh) > 1:
         chunk.part.forward.append(_gather(arriving, mesh))
@@ -187,7 +187,7 @@ def _chunk(arriving: PlacedTensor, mesh: Mesh) -> Chunk:
 
 
 def _gather_before(chunk: Chunk, leaving: PlacedTensor) -> None:
-    """Let the backward pass of `chunk` begin with the gradients of what left it made whole."""
+    """Let the backward pass of `chunk` begin with the gather of its output's gradients."""
     if _scattered(leaving, chunk.mesh) > 1:
         chunk.part.backward.insert(0, _gather(leaving, chunk.mesh))
         chunk.contents.append(_SENDS)
@@ -221,7 +221,7 @@ def _block(
     part = Part(output=arriving)
     gathered_bytes = 0.0  # of the whole block, which is gathered as one unit
     stated = [(op, resolve(leaf)) for leaf in _leaves(block) if isinstance(op := leaf.module, Operator)]
-    # Operators that are recomputed one after the other are a unit; between two units something is kept.
+    # Consecutive recomputed operators form a unit; between two units something is kept.
     for recomputed, neighbours in groupby(stated, key=lambda each: each[1].recomputation == FULL):
         run, unit = Part(output=part.output), []
         for op, words in neighbours:
@@ -267,9 +267,9 @@ def _operator(
 ) -> Part:
     """Return the part of one operator; if it `accumulates`, its gradients are added to those of other micro-batches.
 
-    Weights kept in parts are copied from what was gathered to where they are used, and their gradients to the buffer
-    that is scattered (PyTorch's FSDP: issue 157027 finds both copies on the critical path), unless `zero_copy`
-    (Megatron-FSDP keeps both in the buffers of its collectives). What is added is what a rank keeps.
+    Sharded weights are copied from the gathered buffer to the tensors in use, and their gradients to the buffer that is
+    scattered (PyTorch's FSDP: issue 157027 finds both copies on the critical path), unless `zero_copy` (Megatron-FSDP
+    keeps both in the buffers of its collectives). A rank accumulates the gradients that it keeps.
     """
     kept = {item: placed.memory.get(item, frozenset()) & placed.sums for item in (OPTIMIZER, GRADIENT, PARAMETER)}
     is_sharded = bool(kept[PARAMETER])
@@ -310,14 +310,14 @@ def _forward(placed: PlacedOperator) -> Work:
 def _fetch(
     total_bytes: float, axes: frozenset[str], mesh: Mesh, *, copying: Device | None = None
 ) -> list[WeightGather]:
-    """Return the gathers of what is kept in parts over `axes`; a device that is `copying` reads and writes it once."""
+    """Return the gathers of weights sharded over `axes`; a device that is `copying` reads and writes them once."""
     have: Placement = dict.fromkeys(axes, 0)
     copy_s = copying.memory_seconds(2 * total_bytes) if copying else 0.0
     return [WeightGather(transfer, copy_s) for transfer in transfers(total_bytes, have, {}, mesh)]
 
 
 def _recompute(part: Part, unit: list[PlacedOperator]) -> None:
-    """Keep the unit's input only; backward begins with its forward again."""
+    """Keep only the unit's input; its backward pass begins with its forward pass."""
     kept_bytes = unit[0].input_bytes
     unit_bytes = sum(placed.stored_input_bytes + placed.stored_own_bytes for placed in unit)
     part.stored_bytes += kept_bytes - unit_bytes

@@ -1,7 +1,7 @@
-"""Seconds of an operator on a rank: its products by shape, what it moves, and what runs next to them.
+"""Seconds of an operator on a rank: its matrix products by shape, its memory traffic, and its separate kernels.
 
-A fused attention has a speed of its own. Where the scores are written, softmax and dropout are kernels between the
-products: what they move takes its time before or after the products and is not hidden behind them.
+Fused attention has a speed of its own. If the scores are written to memory, softmax and dropout are separate kernels
+between the products: their memory traffic takes time before or after the products and does not overlap them.
 """
 
 from dataclasses import dataclass
@@ -11,26 +11,25 @@ from lockstep.simulator.hardware.products import Shape
 from lockstep.simulator.models.model import Operator, Precision
 
 _CAST_BYTES = 4.0
-"""A cast to FP8 reads 2 bytes of each element and writes it twice, once transposed: in forward of a product's input, in
-backward of the gradient of its output."""
+"""A cast to FP8 reads 2 bytes of each element and writes it twice, once transposed: forward casts a product's input,
+backward the gradient of its output."""
 _CURRENT_SCALING_BYTES = 2.0
 """Each tensor is read once more for its largest element, "two tensor reads per quantization" (Transformer Engine, FP8
-delayed scaling); torchao models its tensorwise scaling alike (`float8/roofline_utils.py`)."""
+delayed scaling); torchao models its tensorwise scaling in the same way (`float8/roofline_utils.py`)."""
 _FUSED_BACKWARD_RATIO = 2.5
-"""Of fused attention: it computes the scores again, so that backward has five products to two (Dao 2023)."""
+"""Fused attention recomputes the scores, so that backward has five products and forward two (Dao 2023)."""
 _ATTENTION_TOKENS, _ATTENTION_FILL = 8192.0, 350.0
 """Fused attention reaches its speed at so many tokens, and s / (s + 350) of a limit at s: FlashAttention 2 with a
 causal mask and 128 features a head on H100 reaches 191, 260, 298, 319, 333 and 335 TFLOP/s at 512 to 16,384 tokens
-(Shah et al. 2024, arXiv 2407.08608, figure 5), which that meets to 8 % at 512 and to 2 % from 1,024 on."""
+(Shah et al. 2024, arXiv 2407.08608, figure 5). The formula is within 8 % at 512 and within 2 % from 1,024 on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorCost:
-    """What an operator does on a rank in a forward pass, as split: FLOPs, bytes, shapes and format of its products.
+    """An operator's work on a rank in a forward pass, after splits: FLOPs, bytes, shapes and format of its products.
 
-    The slowest rank of a context parallel group computes `causal_factor` times as much of fused attention, in so many
-    `attention_kernels`.
-    `current_scaling` is that of FP8.
+    The slowest rank of a context parallel group computes `causal_factor` times as much of fused attention, in
+    `attention_kernels` kernels. `current_scaling` is that of FP8.
     """
 
     flops: float
@@ -46,7 +45,7 @@ class OperatorCost:
 
 
 def operator_seconds(op: Operator, work: OperatorCost, device: Device) -> tuple[float, float]:
-    """Return the seconds of the forward and of the backward pass on a device at full speed, the host left out."""
+    """Return the seconds of the forward and of the backward pass on a device at full speed, without the host."""
     if op.fused_attention:
         return _fused_attention_seconds(op, work, device)
     ratio = op.backward_ratio
@@ -70,25 +69,25 @@ def operator_seconds(op: Operator, work: OperatorCost, device: Device) -> tuple[
 
 
 def added_seconds(weights: float, precision: Precision, device: Device) -> float:
-    """Return the time to add the gradients of `weights` parameters to those of the micro-batches before."""
+    """Return the seconds to add the gradients of `weights` parameters to those of the previous micro-batches."""
     return device.memory_seconds(2 * precision.gradient * weights)
 
 
 def pace_ratio(device_s: float, host_s: float, *, blocking: bool) -> float:
-    """Return by how much longer than on the device alone a block takes that the host issues in `host_s`."""
+    """Return the ratio of a block's time, with kernels issued by the host in `host_s`, to its time on the device."""
     paced_s = device_s + host_s if blocking else joined_seconds(device_s, host_s)
     return paced_s / device_s if device_s else 1.0
 
 
 def _sequence_share(tokens: float) -> float:
-    """Return the speed of fused attention at a sequence of `tokens` over that of the presets."""
+    """Return the speed of fused attention for a sequence of `tokens`, relative to that of the presets."""
     return (1 + _ATTENTION_FILL / _ATTENTION_TOKENS) / (1 + _ATTENTION_FILL / tokens)
 
 
 def attention_seconds(flops: float, tokens: float, device: Device) -> tuple[float, float]:
-    """Return the seconds of forward and backward of fused attention that executes `flops` in forward, by its kernel.
+    """Return the seconds of forward and backward of fused attention that executes `flops` in forward.
 
-    `tokens` are those of the sequence that a kernel sees.
+    `tokens` is the length of the sequence that a kernel processes.
     """
     reached, speed = device.reached_flops_per_second * device.attention_ratio, device.attention_speed
     if speed is None:

@@ -1,9 +1,9 @@
 """Passes without contention, built as a few fused operations instead of op by op, and the ops these expand to.
 
-Classes of ranks whose collectives involve all of them form a lockstep set. Between two rendezvous the slowest decides,
-so that all from the first rendezvous of a pass to the last has one length, whenever each class comes: a pass is what a
-class does before (its head), what the set shares, and what a class does after (its tail). A class by itself needs one
-operation. That is exact as long as no one else uses the links meanwhile.
+Classes of ranks whose collectives involve all of them form a lockstep set. Between two rendezvous the slowest class
+determines the time, so that the part from the first rendezvous of a pass to the last has the same length whenever each
+class arrives. A pass consists of a class's ops before it (the head), the shared part, and the class's ops after it (the
+tail). A class on its own needs one operation. That is exact as long as no other group uses the links meanwhile.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,13 +23,13 @@ _Group = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpExpansion:
-    """The ops that the fused operations of a class stand for, one operation for each of `passes`.
+    """The ops that the fused operations of a class represent, one operation for each of `passes`.
 
-    Ops begin `begin_s` after their operation and last `seconds`, arrays of shape (ops,). Each computes, where
-    `feature` is -1, or is a feature: `flows[feature]`, which moves `volumes_bytes[feature]`, and of which there are
-    `counts[feature]` in a pass; meanwhile the class computes for `hides_s`. The class is busy from
-    `busy_s[0]` to `busy_s[1]`, arrays of shape (stretches,), and waits for its set in between. Of an operation that
-    `is_shared` no class is the owner, and one of its classes `carries` the bytes.
+    Ops begin `begin_s` after their operation and last `seconds`, arrays of shape (ops,). An op is a computation if
+    `feature` is -1, otherwise the feature `flows[feature]`, which moves `volumes_bytes[feature]` and occurs
+    `counts[feature]` times in a pass; meanwhile the class computes for `hides_s`. The class is busy from `busy_s[0]` to
+    `busy_s[1]`, arrays of shape (intervals,), and waits for its set in between. An operation that `is_shared` belongs
+    to no class; one of its classes `carries` the bytes.
     """
 
     rank_class: int
@@ -47,33 +47,33 @@ class OpExpansion:
     hides_s: NDArray[np.float64]
 
     def features_s(self) -> list[float]:
-        """Return by flow the seconds of all its ops in all passes."""
+        """Return for each flow the seconds of all its ops in all passes."""
         n = len(self.operations)
         named = zip(self.flows, self.volumes_bytes, self.counts, strict=True)
         return [n * count * (flow.latency_s + volume / flow.alone) for flow, volume, count in named]
 
     def op_features_s(self) -> NDArray[np.float64]:
-        """Return the seconds of the feature of each op, 0 where it computes."""
+        """Return the seconds of each op's feature, 0 for a computation."""
         times = zip(self.flows, self.volumes_bytes, strict=True)
         alone_s = [flow.latency_s + volume / flow.alone for flow, volume in times]
         return np.where(self.feature >= 0, np.array([*alone_s, 0.0])[self.feature], 0.0)
 
     def hidden_s(self) -> float:
-        """Return how long features go on during computation, in all passes."""
+        """Return the seconds in which features overlap computation, in all passes."""
         return len(self.operations) * float(np.minimum(self.op_features_s(), self.hides_s).sum())
 
     def carried_bytes(self) -> list[float]:
-        """Return by flow the bytes that its ops move in all passes."""
+        """Return for each flow the bytes that its ops move in all passes."""
         n = len(self.operations) * self.carries
         return [n * count * volume for volume, count in zip(self.volumes_bytes, self.counts, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassSummary:
-    """A pass of a set: heads and tails by class, 0.0 for none, and between them what the set shares.
+    """A pass of a set: heads and tails by class, 0.0 for none, and the part between them, which the set shares.
 
-    `shared_s` is None for a set without a rendezvous: its heads are whole passes. `begin_s`, `busy_s` are as in
-    `OpExpansion`, by class, and speak of the ops `first` to `end`.
+    `shared_s` is None for a set without a rendezvous: its heads are whole passes. `begin_s` and `busy_s` are as in
+    `OpExpansion`, by class, for the ops `first` to `end`.
     """
 
     head_s: list[float]
@@ -88,18 +88,18 @@ class PassSummary:
 
 
 def summarise_pass(op_list: OpList, speeds: Sequence[float], features_s: Sequence[float]) -> PassSummary:
-    """Return the pass of classes of these `speeds`, whose features take `features_s`, by number in the op list."""
-    # Arrays of shape (classes of the set, ops), and over the rendezvous or what lies between them.
+    """Return the pass of classes with these `speeds`; feature number i of the op list takes `features_s[i]`."""
+    # Arrays of shape (classes of the set, ops), and over the rendezvous or the intervals between them.
     speed = np.array(speeds)
     rendezvous = np.flatnonzero(op_list.feature >= 0)
     taken = np.where(op_list.feature >= 0, np.array([*features_s, 0.0])[op_list.feature], 0.0)
     hides = op_list.hides_s / speed[:, None]
-    # What a feature does not hide of the work parallel to it is done right behind it.
+    # Parallel work that exceeds the time of its feature continues right after it.
     work = op_list.work_s / speed[:, None] + np.maximum(hides - taken, 0.0)
     if len(speeds) == 1 or not len(rendezvous):
         return _apart(work + taken, hides)
     done = np.cumsum(work, axis=1)
-    # Equal speeds end together, so that the tail is one for all.
+    # Classes of equal speed end together, so that all have the same tail.
     end = work.shape[1] if (speed == speed[0]).all() else int(rendezvous[-1]) + 1
     first = int(rendezvous[0])
     met = (done - work)[:, rendezvous]
@@ -149,7 +149,7 @@ def _apart(seconds: NDArray[np.float64], hides: NDArray[np.float64]) -> PassSumm
 
 
 def fusable_passes(rank_class: RankClass) -> int:
-    """Return how many passes come before contention is possible: all up to the first sum of gradients."""
+    """Return the number of passes before contention is possible: all up to the first sum of gradients."""
     if any(program.queues_always for program in rank_class.programs):
         return 0
     passes = rank_class.passes
@@ -161,11 +161,11 @@ def fusable_passes(rank_class: RankClass) -> int:
 
 
 def lockstep_sets(classes: Sequence[RankClass], sending: Iterable[int], link_model: LinkModel) -> list[tuple[int, ...]]:
-    """Return the sets of classes whose passes can be fused; a class is in one of them or in none.
+    """Return the sets of classes whose passes can be fused; a class is in at most one of them.
 
-    All features of a set are of groups of all its classes, and pass links that no one else uses meanwhile: no sends,
-    which are of the group sets `sending`, and no group but those that one of the set is in. Such a group has its turn
-    before or after the feature, and where it is in the queue of gradients, after all passes up to the first sum.
+    All features of a set belong to groups of all its classes, and use links that nothing else uses meanwhile: no sends,
+    which belong to the group sets `sending`, and no groups without a member in the set. Another group with a member in
+    the set runs before or after the feature, and, if it is in the gradient queue, after all passes up to the first sum.
     """
     sends = {(group_set, group) for group_set in sending for group in link_model.group_of[group_set].values()}
     passed = {link for group in sends for link in link_model.links_of(*group)}
@@ -201,7 +201,7 @@ def lockstep_sets(classes: Sequence[RankClass], sending: Iterable[int], link_mod
 
 
 def _group_sets(rank_class: RankClass) -> set[tuple[int, bool]]:
-    """Return the group sets that a class takes part in, and whether its passes wait for them."""
+    """Return the group sets in which a class takes part, and whether its passes wait for them."""
     passes = (each for program in rank_class.programs for each in (program.forward, program.last))
     returns = {(phase.group_set, False) for queued in rank_class.returns for phase in queued.phases}
     return returns.union(*(each.group_sets for each in passes))

@@ -1,8 +1,8 @@
 """One operator of the tree on its mesh: its computation on a rank, the transfers of its inputs, and its output.
 
-Placements follow the data. An axis that the tree does not mention splits the operator as it splits the tensor that
-arrives, if it can; sums left by the operator before are completed. Backward mirrors forward: a tensor that was
-replicated for a split operator comes back as partial sums.
+Placements follow the data. An axis that the tree does not mention splits the operator in the same way as its input, if
+possible; partial sums of the previous operator are completed. Backward mirrors forward: the gradient of a tensor that
+was replicated for a split operator consists of partial sums.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,7 +27,7 @@ _PRODUCTS_AGAIN = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedTensor:
-    """The tensor between two operators: its bytes over the whole mesh, and where they lie."""
+    """The tensor between two operators: its bytes over the whole mesh, and its placement."""
 
     total_bytes: float
     placement: Placement
@@ -37,13 +37,12 @@ class PlacedTensor:
 class PlacedOperator:
     """An operator on one rank of its mesh, per micro-batch; seconds are those of a device at full speed.
 
-    The host issues its kernels in `host_forward_s` and `host_backward_s`.
-    `before` are the transfers of its inputs, of which backward repeats `gathers_again`, `after` those of their
-    gradients. It is a `product` with weights or not.
-    `weights` is the number of parameters held where nothing is kept in parts; their gradients are partial sums along
-    `sums`, and `memory` states what is kept in parts. `again` is forward work that backward repeats by selective
-    recomputation; `input_bytes` is what has to be kept to compute forward again. `workspace_bytes` exist while the
-    operator runs: its own, and the gradients of its input and output; `dropped_bytes` are not kept, and there again
+    The host issues its kernels in `host_forward_s` and `host_backward_s`. `before` are the transfers of its inputs, of
+    which backward repeats `gathers_again`; `after` are those of their gradients. `product` is whether it is a matrix
+    product with weights. `weights` is the number of parameters without sharding; their gradients are partial sums along
+    `sums`, and `memory` has the axes over which items are sharded. `again_s` is forward work that backward repeats by
+    selective recomputation; `input_bytes` must be kept to recompute the forward pass. `workspace_bytes` exist while the
+    operator runs: its own, and the gradients of its input and output; `dropped_bytes` are not kept, but exist again
     while backward needs them.
     """
 
@@ -80,12 +79,12 @@ def place_operator(
     precision: Precision,
     context: ContextParallelism | None = None,
 ) -> PlacedOperator:
-    """Return `op` as the tree has `stated` it, given the arriving tensor and the micro-batch's `samples` on the mesh.
+    """Return `op` with the tree's statements, for its input tensor and the micro-batch's `samples` on the mesh.
 
     Raises
     ------
     ConfigError
-        A dimension is split into more parts than it has, or not evenly.
+        A dimension is split into more parts than its size, or not evenly.
     """
     split = _splits(op, stated, arriving.placement, mesh)
     parts = {dim: _parts(op, dim, split, mesh, samples) for dim in set(split.values())}
@@ -148,10 +147,9 @@ def place_operator(
 
 
 def _stored_ratio(op: Operator, precision: Precision) -> float:
-    """Return what a linear layer keeps of its input, over what it would keep in the activations' format.
+    """Return the ratio of the input bytes that a linear layer keeps to those in the activations' format.
 
-    Transformer Engine keeps an FP8 product's input as cast (`saved_inputmat_t`). What attention has returned is kept by
-    attention itself as well.
+    Transformer Engine keeps the cast input of an FP8 product (`saved_inputmat_t`). Attention also keeps its own output.
     """
     if precision.stored_product is None or precision.product != _FP8_BYTES or not op.narrow:
         return 1.0
@@ -159,7 +157,7 @@ def _stored_ratio(op: Operator, precision: Precision) -> float:
 
 
 def _kept(op: Operator, recomputation: str) -> tuple[float, float, float]:
-    """Return what share of the forward pass backward repeats, and what shares of own tensors and of input are kept."""
+    """Return the share of the forward pass that backward repeats, and the shares of own tensors and input kept."""
     if recomputation == SELECTIVE and op.selective:
         return 1.0, 0.0, 1.0
     if recomputation != PER_OPERATOR:
@@ -170,9 +168,9 @@ def _kept(op: Operator, recomputation: str) -> tuple[float, float, float]:
 
 
 def _gathers_again(op: Operator, recomputation: str, before: Iterable[Transfer]) -> tuple[Transfer, ...]:
-    """Return what backward gathers again: recomputation per operator keeps results of reduce-scatters, not of gathers.
+    """Return the gathers that backward repeats: recomputation per operator keeps reduce-scatters' results only.
 
-    torchtitan's list of kept operators has `reduce_scatter_tensor` and no `all_gather_into_tensor`. Attention is on it.
+    torchtitan's list of kept operators has `reduce_scatter_tensor` but not `all_gather_into_tensor`. It has attention.
     """
     if recomputation != PER_OPERATOR or op.fused_attention:
         return ()
@@ -180,7 +178,7 @@ def _gathers_again(op: Operator, recomputation: str, before: Iterable[Transfer])
 
 
 def _splits(op: Operator, stated: ResolvedStrategy, arriving: Placement, mesh: Mesh) -> dict[str, str]:
-    """Return by axis the dimension that it splits: what is stated, else what the arriving tensor brings along."""
+    """Return by axis the dimension that it splits: the stated one, otherwise that of the input tensor."""
     first: OperatorInput = op.reads[0]
     found = {}
     for axis in mesh.axes:

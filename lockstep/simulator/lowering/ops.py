@@ -1,4 +1,4 @@
-"""The ops of a pass of one class of ranks, in order, and everything needed to build a pass."""
+"""The ops of a pass of one class of ranks, in order, and the forms from which a pass is built."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Await:
-    """What follows needs the queued phases with this ticket."""
+    """The next ops need the queued phases with this ticket."""
 
     ticket: int
 
@@ -48,13 +48,13 @@ Op = Compute | Blocking | Queued | Await
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """The ops of a pass in order. What is made of them is made once, however many ranks and alternatives ask."""
+    """The ops of a pass in order. Its derived forms are cached for all ranks and alternatives."""
 
     ops: tuple[Op, ...]
 
     @cached_property
     def op_list(self) -> "OpList":
-        """The pass as its summary needs it; none of its ops may be queued."""
+        """The pass in the form for its summary; none of its ops may be queued."""
         return OpList.from_ops(self.ops)
 
     @cached_property
@@ -64,12 +64,12 @@ class Pass:
 
     @cached_property
     def is_queuing(self) -> bool:
-        """Whether something of the pass goes into the gradient queue."""
+        """Whether the pass uses the gradient queue."""
         return any(isinstance(op, Queued) for op in self.ops)
 
     @cached_property
     def work_s(self) -> float:
-        """The seconds that the pass computes at full speed."""
+        """Seconds of computation in the pass at full speed."""
         return sum(
             op.seconds if isinstance(op, Compute) else op.hides_s
             for op in self.ops
@@ -78,7 +78,7 @@ class Pass:
 
     @cached_property
     def group_sets(self) -> frozenset[tuple[int, bool]]:
-        """The group sets of groups that the pass takes part in, and whether it waits for them."""
+        """The group sets in which the pass takes part, and whether it waits for them."""
         found = {(op.phase.group_set, True) for op in self.ops if isinstance(op, Blocking)}
         queued = {(phase.group_set, False) for op in self.ops if isinstance(op, Queued) for phase in op.phases}
         return frozenset(found | queued)
@@ -86,10 +86,11 @@ class Pass:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OpList:
-    """The ops of a pass: seconds at full speed, 0 of a feature, and number in `phases`, NO_OPERATION where it computes.
+    """The ops of a pass as arrays of shape (ops,). Compared by identity.
 
-    `hides_s` is what is computed next to a feature. Arrays of shape (ops,). `counts` is how often each of `phases`
-    comes. Compared by identity.
+    `work_s` is the seconds at full speed, 0 for a feature; `feature` its number in `phases`, NO_OPERATION for a
+    computation; `hides_s` the computation in parallel to a feature. `counts` is the number of occurrences of each of
+    `phases`.
     """
 
     work_s: NDArray[np.float64]
@@ -100,7 +101,7 @@ class OpList:
 
     @classmethod
     def from_ops(cls, ops: Sequence[Op]) -> "OpList":
-        """Return the list of ops of which none is queued."""
+        """Return the list of `ops`, none of which may be queued."""
         numbers: dict[Phase, int] = {}
         feature, work = [], []
         for op in ops:
@@ -119,7 +120,7 @@ class OpList:
 class Calls:
     """The communications of a pass in groups of one group set, at `indices`.
 
-    `kinds` are those that differ, whether they block and the phase; `which` is the number among them of each.
+    `kinds` are the distinct ones, with whether they block and their phase; `which` is the index in `kinds` of each.
     """
 
     group_set: int
@@ -129,7 +130,7 @@ class Calls:
 
     @classmethod
     def from_calls(cls, group_set: int, indices: Sequence[int], calls: Sequence[tuple[bool, Phase]]) -> "Calls":
-        """Return what is called at `indices`."""
+        """Return the communications at `indices`."""
         numbers: dict[tuple[bool, Phase], int] = {}
         which = [numbers.setdefault(call, len(numbers)) for call in calls]
         return cls(group_set, np.array(indices), tuple(numbers), np.array(which))
@@ -139,10 +140,10 @@ class Calls:
 class PassTemplate:
     """A pass op by op: operations by index, and the edges between them, as pairs of indices.
 
-    Of the `count` operations those at `computing` have `work_s` at full speed each; the others are in `calls`, by group
-    set. `entering` wait for the end of the pass before, `first_queued` for the last in the queue before. The pass
-    begins with `first` and ends with `last`; whatever comes next also waits for `awaited`, and for `last_queued` in the
-    queue. NO_OPERATION where there is none.
+    Of the `count` operations, those at `computing` take `work_s` at full speed; the others are in `calls`, by group
+    set. `entering` wait for the end of the previous pass, `first_queued` waits for the last of the previous pass in the
+    queue. The pass begins with `first` and ends with `last`; the next pass also waits for `awaited`, and in the queue
+    for `last_queued`. NO_OPERATION if there is none.
     """
 
     count: int
@@ -159,7 +160,7 @@ class PassTemplate:
 
     @classmethod
     def from_ops(cls, ops: Sequence[Op]) -> "PassTemplate":
-        """Return the template of a pass; one without blocking ops has a computation of 0 s that passes the data on."""
+        """Return the template of a pass; one without computations and blocking ops gets a computation of 0 s."""
         builder = _TemplateBuilder()
         for op in ops:
             builder.add(op)
@@ -198,7 +199,7 @@ class _TemplateBuilder:
                 self.tickets[op.ticket] = self.queued
 
     def _append(self, call: tuple[bool, Phase] | float) -> None:
-        """Put an operation after the previous one and what it waits for."""
+        """Append an operation after the previous one and the awaited ones."""
         index = len(self.calls)
         self.calls.append(call)
         self.edges += ((awaited, index) for awaited in self.awaited)
@@ -211,7 +212,7 @@ class _TemplateBuilder:
         self.last = index
 
     def _overlap(self, seconds: float, start: int) -> None:
-        """Put a computation next to a communication: after the rendezvous `start`, and before what follows."""
+        """Add a computation in parallel to a communication: after the rendezvous `start`, before the next operation."""
         index = len(self.calls)
         self.calls.append(seconds)
         self.edges.append((start, index))

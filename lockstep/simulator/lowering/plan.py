@@ -1,6 +1,6 @@
-"""What a job does before anybody asks how fast: chunks, stages and programs of a strategy on a shape of cluster.
+"""The plan of a job, independent of speeds: chunks, stages and programs of a strategy on a shape of cluster.
 
-What-ifs heal a link or slow a rank; none of that changes the plan, so that the last few are kept.
+What-ifs that heal a link or slow a rank do not change the plan, so the last few plans are cached.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,9 @@ from lockstep.simulator.strategy.tree import StrategyTree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Chunks in the order of the data and their programs, meshes in order of appearance with the chunks of each.
+    """Chunks in the order of the data flow and their programs, meshes in order of appearance with the chunks of each.
 
-    Shared by all who ask for it: no one changes it. `group_topology` is of the cluster that was asked for first.
+    A plan is shared by all forecasts and must not be changed. `group_topology` is that of the first request's cluster.
     """
 
     chunks: Sequence[Chunk]
@@ -41,7 +41,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PlanInputs:
-    """All that a plan depends on, as a value; modules count by identity, for which `kept` keeps them."""
+    """All that a plan depends on, as a value; modules compare by identity, so `kept` holds references to them."""
 
     stated: object
     modules: tuple[int, ...]
@@ -83,12 +83,12 @@ def plan_of(
 ) -> Plan:
     """Return the plan for micro-batches of `samples`, gradients sent in buckets of `bucket_bytes`.
 
-    If it `accumulates`, gradients are added to those of the micro-batches before. With `overlap_tensor` transfers along
-    `tp` go on during products, with `late_tensor_sums` reduce-scatters add their parts afterwards, with
-    `overlap_experts` tokens are exchanged while another micro-batch computes. With
-    `copied_gather_bytes_per_second` weights are gathered when they are needed and copied at that rate, without
-    `backward_prefetch` backward gathers them when they are needed, with `zero_copy` to where they are used. `context`
-    is gathered in halves if None.
+    With `accumulates`, gradients are added to those of the previous micro-batches. With `overlap_tensor`, transfers
+    along `tp` overlap matrix products; with `late_tensor_sums`, reduce-scatters add their parts afterwards; with
+    `overlap_experts`, tokens are exchanged while another micro-batch computes. With `copied_gather_bytes_per_second`,
+    weights are gathered when they are needed and copied at that rate; without `backward_prefetch`, backward gathers
+    them when they are needed; with `zero_copy`, they are gathered into the buffers in use. `context` is gathered in
+    halves if None.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def plan_of(
 
 
 def lockstep_axes(plan: Plan, own: Sequence[int]) -> frozenset[str]:
-    """Return the mesh axes along which ranks wait for each other in every pass of the chunks `own` of a stage."""
+    """Return the mesh axes along which ranks wait for each other in every pass of a stage's chunks `own`."""
     programs = [plan.programs[index] for index in own]
     passes = [each for program in programs for each in (program.forward, program.backward)]
     met = [
@@ -136,7 +136,7 @@ def lockstep_axes(plan: Plan, own: Sequence[int]) -> frozenset[str]:
 
 
 def clear_cache() -> None:
-    """Drop the plans that are kept from one forecast to the next, as a new process has none."""
+    """Clear the cache of plans, as in a new process."""
     _compiled.cache_clear()
 
 
@@ -176,7 +176,7 @@ def _compiled(inputs: _PlanInputs) -> Plan:
 
 
 def _stages(chunks: Sequence[Chunk], cluster: Cluster) -> dict[Mesh, list[int]]:
-    """Return the meshes in order of appearance, each with its chunks."""
+    """Return the meshes in order of appearance, with the chunks of each."""
     stages: dict[Mesh, list[int]] = {}
     for index, chunk in enumerate(chunks):
         stages.setdefault(chunk.mesh, []).append(index)

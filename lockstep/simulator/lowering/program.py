@@ -1,4 +1,4 @@
-"""What one pipeline stage does in a pass, with its transfers as phases on its groups and its gradients in buckets."""
+"""Programs: the passes of a chunk, with transfers as phases of its groups and gradients in buckets."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,18 +24,18 @@ class Program:
 
     @property
     def queues_always(self) -> bool:
-        """Whether every pass has something in the gradient queue."""
+        """Whether the gradient queue is also used by passes before the last micro-batch."""
         return self.forward.is_queuing or self.backward.is_queuing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankClass:
-    """Ranks that behave alike: how many, their stage, their share of a device's speed, and the passes they make.
+    """Ranks with equal behaviour: their number, their stage, their share of a device's speed, and their passes.
 
-    `passes` has rows as `schedule.passes` returns; chunks are numbered within the stage. It `has_neighbours` that it
-    sends to or that send to it. `returns` go on next to `overlap_returns_s` of the next step's first forward pass. Of
-    the time that the class computes at `speed` its mean rank computes for `busy_ratio`: ranks that wait for a slower
-    one several times in each pass keep its pace.
+    `passes` has the rows of `schedule.passes`; chunks are numbered within the stage. With `has_neighbours`, the class
+    sends to or receives from other stages. `returns` overlap `overlap_returns_s` of the next step's first forward pass.
+    `busy_ratio` is the share of the class's computing time at `speed` in which its mean rank computes: ranks that wait
+    for a slower one several times per pass run at its speed.
     """
 
     number: int
@@ -53,7 +53,7 @@ class RankClass:
 
 @dataclass(slots=True)
 class _Buckets:
-    """Gradients that wait to be sent together, by how they are summed and kept."""
+    """Gradients that wait to be sent together, by the axes over which they are summed and sharded."""
 
     limit_bytes: float
     waiting: dict[tuple[frozenset[str], frozenset[str]], float] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class _Buckets:
 
 @dataclass(slots=True)
 class _Gathers:
-    """Gathers of weights of a pass: each is issued when the weights `ahead` units before it are needed."""
+    """The gathers of weights of a pass; each is issued when the weights `ahead` units before it are needed."""
 
     gathers: Sequence[WeightGather]
     ahead: int
@@ -81,7 +81,7 @@ class _Gathers:
     waited: int = 0
 
     def ops(self, mesh: Mesh, group_topology: GroupTopology) -> Iterator[Op]:
-        """Yield the gathers to issue where the next weights are needed, and the wait for these."""
+        """Yield the gathers to issue when the next weights are needed, and the wait for these weights."""
         last = min(self.waited + 1 + self.ahead, len(self.gathers))
         for ticket in range(self.issued, last):
             yield Queued(tuple(group_topology.phases(self.gathers[ticket].transfer, mesh)), ticket)
@@ -98,10 +98,10 @@ def compile_program(
     copied_gather_bytes_per_second: float | None = None,
     backward_prefetch: bool = True,
 ) -> Program:
-    """Return the program of `chunk`, its groups entered in `group_topology`; gradients go in buckets of `bucket_bytes`.
+    """Return the program of `chunk`, and add its groups to `group_topology`; buckets have `bucket_bytes` of gradients.
 
-    With `copied_gather_bytes_per_second` weights are gathered when they are needed, waited for, and copied at that
-    rate; else they are gathered one unit ahead, in backward only with `backward_prefetch`.
+    With `copied_gather_bytes_per_second`, the pass gathers weights when they are needed, waits for them and copies them
+    at that rate; otherwise they are gathered one unit ahead, in backward only with `backward_prefetch`.
     """
     part = chunk.part
     made: dict[object, list[Op]] = {}
@@ -117,7 +117,7 @@ def compile_program(
 
 
 def _waited_for(segments: list[Segment], copied_bytes_per_second: float) -> Iterator[Segment]:
-    """Yield segments with each gather of weights waited for and its result copied before it is used."""
+    """Yield the segments with a wait for each gather of weights, and a copy of its result before its use."""
     for segment in segments:
         if isinstance(segment, WeightGather):
             yield Feature(segment.transfer)
@@ -127,7 +127,7 @@ def _waited_for(segments: list[Segment], copied_bytes_per_second: float) -> Iter
 
 
 def compile_returns(returns: list[Transfer], mesh: Mesh, group_topology: GroupTopology) -> tuple[Queued, ...]:
-    """Return the gathers of updated weights, all of one kind and group in one."""
+    """Return the gathers of updated weights, one for each kind and group."""
     volume: dict[tuple[str, frozenset[str]], float] = {}
     for transfer in returns:
         key = (transfer.kind, transfer.axes)
@@ -145,10 +145,10 @@ def _ops(
     last: bool,
     ahead: int,
 ) -> Iterator[Op]:
-    """Yield the ops of a pass; work is one op up to the next segment that it must end for.
+    """Yield the ops of a pass; consecutive work is one op up to the next segment that has ops of its own.
 
-    Weights are gathered so many units `ahead` of their use. `made` keeps ops by segment and by bucket: equal blocks
-    have the same.
+    Weights are gathered `ahead` units before their use. `made` caches ops by segment and by bucket, so that equal
+    blocks share them.
     """
     buckets = _Buckets(bucket_bytes)
     gathers = _Gathers([segment for segment in segments if isinstance(segment, WeightGather)], ahead)
@@ -178,7 +178,7 @@ def _ops(
 
 
 def _blocking(feature: Feature, mesh: Mesh, group_topology: GroupTopology) -> Iterator[Op]:
-    """Yield the phases of a feature; what runs in parallel does so with the first."""
+    """Yield the phases of a feature; its parallel work overlaps the first."""
     hides_s = feature.hides_s
     for phase in group_topology.phases(feature.transfer, mesh):
         yield Blocking(phase, hides_s)

@@ -1,4 +1,4 @@
-"""The segments of a pass before it is a program: work, transfers, sums of gradients and gathers of weights."""
+"""The segments from which a pass is compiled: work, transfers, sums of gradients and gathers of weights."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from lockstep.simulator.strategy.placement import Transfer
 
 SCATTER_AXIS = "tp"
 _LATE_SUM_SHARE = 0.33
-"""Of the peak memory bandwidth, for a sum of a few parts by torch.sum: 23 to 43 %, of which the middle counts
+"""Share of the peak memory bandwidth that torch.sum reaches for a few parts: the middle of 23 to 43 %
 (pytorch/pytorch, pull request 191803)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Computation of `seconds` on a device at full speed; that of a `product` may go on during transfers.
+    """Computation of `seconds` on a device at full speed; that of a matrix `product` may overlap transfers.
 
-    The host issues it in `host_s`.
+    The host issues its kernels in `host_s`.
     """
 
     seconds: float
@@ -29,7 +29,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A transfer that the pass waits for, while work of `hides_s` at full speed goes on."""
+    """A transfer that the pass waits for, in parallel to work of `hides_s` at full speed."""
 
     transfer: Transfer
     hides_s: float = 0.0
@@ -37,10 +37,10 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class GradientReduction:
-    """Gradients of `total_bytes` are there: partial sums along `sums`, to be kept in parts over `kept`.
+    """Gradients of `total_bytes` are ready: partial sums along `sums`, to be sharded over `kept`.
 
-    Gradients that are themselves kept in parts are summed in `every_pass`, others in the last of a step. A copy to the
-    buffer that is sent takes `copy_s`.
+    Sharded gradients are summed in `every_pass`, others in the last of a step. The copy to the send buffer takes
+    `copy_s`.
     """
 
     total_bytes: float
@@ -52,7 +52,7 @@ class GradientReduction:
 
 @dataclass(frozen=True, slots=True)
 class WeightGather:
-    """Weights kept in parts are needed whole from here on: a transfer that may come early, then a copy of `copy_s`."""
+    """Sharded weights are needed whole from here on: a transfer that may be issued early, then a copy of `copy_s`."""
 
     transfer: Transfer
     copy_s: float = 0.0
@@ -67,7 +67,7 @@ def work_seconds(segments: Iterable[Segment]) -> float:
 
 
 def tidied(segments: list[Segment]) -> list[Segment]:
-    """Return a block's segments: its weights gathered at once and first, neighbouring work made one."""
+    """Return a block's segments with its weights gathered together at the start, and consecutive work merged."""
     gathered: dict[tuple[str, frozenset[str]], tuple[float, float]] = {}
     tidied: list[Segment] = []
     for segment in segments:
@@ -88,9 +88,9 @@ def tidied(segments: list[Segment]) -> list[Segment]:
 
 
 def paced(segments: list[Segment], *, blocking: bool) -> list[Segment]:
-    """Return a block's segments with the host's part in them.
+    """Return a block's segments with the host's time included.
 
-    The host goes ahead of the device, so that the slower of the two sets the pace of a block; if launches are
+    The host runs ahead of the device, so that the slower of the two determines the time of a block; if launches are
     `blocking`, each waits for the other.
     """
     device_s = work_seconds(segments) + sum(each.hides_s for each in segments if isinstance(each, Feature))
@@ -106,12 +106,12 @@ def _longer(segment: Segment, ratio: float) -> Segment:
 
 
 def during_products(segments: list[Segment], mesh: Mesh, *, summing: Device | None = None) -> list[Segment]:
-    """Return segments in which transfers along `tp` go on during the product that waits for them, or that made them.
+    """Return segments in which transfers along `tp` overlap the matrix product that needs or produces their data.
 
-    Both are cut in as many parts as ranks: all parts of the product but one are computed while others are on their way
-    (Transformer Engine's overlap with user buffers). A product is during one transfer. A device that is `summing` adds
-    the parts of a reduce-scatter when all are there (PyTorch's async tensor parallelism), else they are added as they
-    come.
+    Both are divided into as many parts as ranks; all parts of the product but one are computed while other parts are in
+    transit (Transformer Engine's overlap with user buffers). A product overlaps one transfer. A device that is
+    `summing` adds the parts of a reduce-scatter when all have arrived (PyTorch's async tensor parallelism), otherwise
+    they are added as they arrive.
     """
     found = list(segments)
     sums: dict[int, Work] = {}
@@ -141,8 +141,8 @@ def during_products(segments: list[Segment], mesh: Mesh, *, summing: Device | No
 def during_another_pass(forward: list[Segment], backward: list[Segment]) -> tuple[list[Segment], list[Segment]]:
     """Return the passes of a block in which tokens of experts are exchanged while another micro-batch computes.
 
-    A block's forward pass of one micro-batch runs together with the backward pass of another one. Each pass exchanges
-    tokens while the other computes, so that both passes' work divides evenly among their exchanges (Megatron-Core,
+    A block's forward pass of one micro-batch runs together with the backward pass of another. Each pass exchanges
+    tokens while the other computes, so the work of both is divided evenly among their exchanges (Megatron-Core,
     "Combined 1F1B: Expert-Parallel All-to-All Overlap").
     """
     exchanges = sum(_is_exchange(each) for each in (*forward, *backward))
@@ -165,12 +165,12 @@ def _hiding(segments: list[Segment], hides_s: float) -> list[Segment]:
 
 
 def _late_sum(total_bytes: float, parts: int, device: Device) -> Work:
-    """Return the sum of as many parts as ranks, which are read and written as one of them."""
+    """Return the sum of one part from each rank; all parts are read, and the result has the size of one."""
     return Work(total_bytes * (1 + 1 / parts) / (device.memory_bytes_per_second * _LATE_SUM_SHARE))
 
 
 def _next_work(segments: list[Segment], place: int, way: int) -> int | None:
-    """Return the place of the next work in one direction, None where a transfer that is waited for comes first."""
+    """Return the place of the next work in one direction, None if a transfer comes first for which the pass waits."""
     place += way
     while 0 <= place < len(segments):
         if isinstance(segments[place], Work):
