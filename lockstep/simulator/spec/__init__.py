@@ -1,4 +1,4 @@
-"""Specifications of jobs in YAML: `text` reads them, `check` validates them against `fields`, `job` builds the job."""
+"""Specifications of jobs in YAML: `check` validates them against `fields`, `job` reads them and builds the job."""
 
 from lockstep.simulator.spec.job import JobSpec, load_spec
 
