@@ -187,10 +187,11 @@ class DetectionLimits:
         now = self._now
         learnt_P = np.maximum(self.single.sigma_P, _SIGMA_MIN)
         difference_KM = difference_N[now.chosen_KM]
-        difference_KM[-1] /= learnt_P[self._group_M]
+        is_learnt = not has_nan(learnt_P)
+        difference_KM[-1] *= 1 / learnt_P[self._group_M] if is_learnt else 0.0
         series_group_sigma = now.sigma_K[-1]
         now.learn(difference_KM)
-        if has_nan(learnt_P):
+        if not is_learnt:
             now.sigma_K[-1] = series_group_sigma
         self.present_P = np.fmax(now.sigma_K[:-1], learnt_P * now.sigma_K[-1])
 
