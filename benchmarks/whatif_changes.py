@@ -26,14 +26,14 @@ BASE = "whatif-base"
 SAMPLES, RANKS = 8, 2
 CORES = len(os.sched_getaffinity(0))
 SPECIFICATION = f"""\
-# Peaks are rough, as the fit has the last word; more ranks than cores share them.
+# Peaks are upper limits, as a fit only lowers them; more ranks than cores share them.
 name: whatif changes
 model:
   {{type: gpt, layers: 4, hidden: 256, heads: 4, sequence: 128, vocabulary: 512, fused_attention: true,
     precision: full}}
 strategy: {{dp: {RANKS}}}
 cluster:
-  device: {{name: core, flops_per_second: 1.0e+11, memory_bytes_per_second: 2.0e+10, memory_bytes: 8.0e+9}}
+  device: {{name: core, flops_per_second: 2.0e+11, memory_bytes_per_second: 4.0e+10, memory_bytes: 8.0e+9}}
   levels: [{{name: loopback, fanout: 4, cores: {CORES}, bytes_per_second: 2.0e+9,
     launch_s: 1.0e-4}}]
 batch: {SAMPLES * RANKS}

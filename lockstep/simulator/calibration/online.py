@@ -338,5 +338,6 @@ def _check_rest(rest_s: float, step_s: float) -> None:
     if rest_s < -OVERRUN_MAX_RATIO * step_s:
         raise ConfigError(
             f"specification: got steps {-rest_s / step_s:.0%} longer than the run's,"
-            f" expected at most {OVERRUN_MAX_RATIO:.0%}: the run does less than the job that is written down"
+            f" expected at most {OVERRUN_MAX_RATIO:.0%}: the run does less than the job that is written down,"
+            f" or its devices exceed the peaks of the specification"
         )
