@@ -1,4 +1,4 @@
-"""From operators measured on a device of the user's to the parameters of a calibration.
+"""Fits the parameters of a calibration to operators that were measured on the user's own device.
 
 Every second measurement of a kind is held out; the error is that of those. It is the error of operators, not of steps.
 """
@@ -111,7 +111,7 @@ def fit_device(cluster: Cluster, measured: DeviceMeasurements) -> DeviceFit:
         parameters |= _fit_links(cluster, measured.all_reduces)
     return DeviceFit(
         parameters=parameters,
-        held_out_errors={kind: float(np.median(np.abs(each))) for kind, each in errors.items() if each},
+        held_out_errors={kind: median(map(abs, each)) for kind, each in errors.items() if each},
     )
 
 
@@ -127,7 +127,7 @@ def _fit_products(device: Device, products: Sequence[MeasuredProduct]) -> dict[s
     # Relative errors of (flops + half) / reached count, so that small products weigh as much as large ones.
     (per_flop_s, start_s), *_ = np.linalg.lstsq(np.stack([flops / times, 1 / times], axis=1), np.ones(len(times)))
     if start_s < 0 or per_flop_s <= 0:
-        per_flop_s, start_s = float(np.median(times / flops)), 0.0
+        per_flop_s, start_s = median(each.seconds / each.flops for each in products), 0.0
     return {
         "matrix_efficiency": float(1 / per_flop_s / device.flops_per_second),
         "half_flops": float(start_s / per_flop_s),

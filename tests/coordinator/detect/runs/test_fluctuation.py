@@ -68,7 +68,7 @@ def test_nothing_is_told_of_healthy_runs():
 
 
 @pytest.mark.parametrize(("noise", "correlation"), [(0.015, 0.5), (0.03, 0.0), (0.03, 0.8)])
-def test_a_noisier_run_is_told_nothing_at_once_and_later_of_more(noise, correlation):
+def test_a_noisier_run_reports_nothing_at_once_and_more_later(noise, correlation):
     """Noise that is larger or remembers longer: healthy, nothing is sure nor lasts; slower by 12 sigma, it is found."""
     for seed in range(8):
         values = steps(300, noise=noise, correlation=correlation, seed=seed)
