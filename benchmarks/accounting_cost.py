@@ -5,7 +5,7 @@
 The blocks are those that the Python writer stores for such a step, half of its collectives synchronous and half
 asynchronous inside the backward, of several sizes: once on the host, and once on a device that is done with everything
 at once, with the events that the agent queues and reads there. The ranks are read in turn, as the exporter reads them:
-five times a second, when each has two more steps, and the records of all are built together. Thread CPU time of reading
+once a second, when each has ten more steps, and the records of all are built together. Thread CPU time of reading
 the slots, checksums included, and of building the records, as the reference machine would take it (thread_time.py).
 Exit code 1 when eight ranks take more than 3 % of a core, with events of a device or without.
 """
@@ -29,8 +29,8 @@ from lockstep.contracts.records import RECORD_FIELDS, RECORD_STRUCT
 HOST, DEVICE = "host", "device"
 RANKS = 8
 STEPS_PER_SECOND = 10
-STEPS_PER_READ = 2
-"""The exporter reads five times a second."""
+STEPS_PER_READ = STEPS_PER_SECOND
+"""The exporter reads once a second."""
 COLLECTIVES = 200
 CORE_BUDGET_RATIO = 0.03
 

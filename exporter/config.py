@@ -42,12 +42,14 @@ class ExporterConfig(BrokerConfig):
         "How many series are exported: minimal (8 for each of 10,000 ranks), default (27) or full (61). Neither "
         "alerts nor detection depend on it; docs/metrics.md lists what each level leaves out.",
     ] = "default"
-    tick_seconds: Annotated[float, Range(0.01, 10.0), "Time between two reads of all open rings."] = 0.2
+    tick_seconds: Annotated[
+        float, Range(0.01, 10.0), "Time between two samples of the memory of ranks, and of the NCCL Inspector's files."
+    ] = 0.2
     scan_seconds: Annotated[
         float, Range(0.01, 60.0), "Time between two searches for new, replaced and removed rings."
     ] = 1.0
     batch_seconds: Annotated[
-        float, Range(0.01, 60.0), "Time for which the exporter collects step records before it publishes them."
+        float, Range(0.01, 10.0), "Longest time between two reads of all rings, whose step records are then published."
     ] = 1.0
     announce_seconds: Annotated[
         float,

@@ -1,10 +1,12 @@
 """The exporter as a whole: its parts, the order in which they start and stop, and what one tick does.
 
-There is one event loop, one task group, and one thread for control blocks. Rings are read in the tick itself: for a
-node of eight ranks this bounded work takes well under a millisecond, less than handing it to a thread would.
+There is one event loop, one task group, and one thread for control blocks. A tick samples what changes within a step;
+the rings are read once per batch, because a read costs much the same for one new step as for ten. They are read in the
+tick itself: this work is bounded, and a thread would have to take turns with the loop anyway.
 """
 
 import asyncio
+import math
 import random
 import time
 from dataclasses import replace
@@ -58,6 +60,8 @@ _RunMessage = StepBatch | CaptureResult | TraceSummary | RankStacks
 _SECOND_NS = 10**9
 _CLOSE_S = 5.0  # for a step of the shutdown without its own limit
 _QUARANTINE_S = 60.0  # of requests for a run that failed three times in a row
+_READ_S_MIN = 0.2  # between two reads of rings; a read is up to 80 ms of work
+_FILL_RATIO = 0.125  # of a ring's blocks that are to be new at a read; a writer eight times as fast loses none
 
 
 class Exporter:
@@ -72,7 +76,8 @@ class Exporter:
         self._port_name = port_name
         self.started = asyncio.Event()
         self.http_port = config.http_port
-        self._ticked: tuple[int, int, int] | None = None  # the last tick: its monotonic and unix time, its length, ns
+        self._ticked: tuple[int, int] | None = None  # the last tick: its monotonic and unix time, ns
+        self._round_ns = 0  # length of the last tick that read the rings
         self._snapshot: NodeSnapshot | None = None
         self.counts = ExporterCounters()
         self._node = config.node_name
@@ -89,7 +94,8 @@ class Exporter:
         self._control = ControlWriter(self._on_control_failure)
         self._announced: dict[str, int] = {}  # run -> revision of its state that was last announced
         self._seen_requests: dict[tuple[str, int], int] = {}
-        self._due_ns = {"scan": 0, "batch": 0, "announce": 0, "refresh": 0}
+        self._due_ns = {"scan": 0, "read": 0, "announce": 0, "refresh": 0}
+        self._read_ns = 0  # when the rings were last read
         self._web = Web()  # replaced by the configured one once HTTP is bound
         self._process = OwnProcess()
         self._process_families: ProcessFamilies = ()
@@ -213,7 +219,7 @@ class Exporter:
     async def _tick_until(self, stop: asyncio.Event) -> None:
         next_ns = time.monotonic_ns()
         while not stop.is_set():
-            self.on_tick(time.monotonic_ns())
+            self.on_tick(next_ns)  # not when it woke up: what is due at every fifth tick never waits for a sixth
             self.started.set()
             next_ns = max(next_ns + round(self.config.tick_seconds * _SECOND_NS), time.monotonic_ns())
             try:
@@ -224,20 +230,20 @@ class Exporter:
 
     def _finish_reading(self) -> None:
         """Read every ring a last time, and put everything into the spool."""
-        self._due_ns["batch"] = 0
+        self._due_ns["read"] = 0
         self.on_tick(time.monotonic_ns())
 
     def on_tick(self, now_ns: int) -> None:
-        """Read what is new, and pass it on; `now_ns` is CLOCK_MONOTONIC."""
+        """Do what is due, and pass on what is new; `now_ns` is CLOCK_MONOTONIC."""
         begin_ns = time.monotonic_ns()
         unix_ns = time.time_ns()
         if self._is_due("scan", now_ns, self.config.scan_seconds):
             self._rings.scan(now_ns)
             self._unwatched.scan()
             self._process_families = self._process.read()
-        for reading in self._rings.read():
-            with self._guard("run", reading.run.name):
-                self._take_reading(reading)
+        is_read = now_ns >= self._due_ns["read"]
+        if is_read:
+            self._due_ns["read"] = now_ns + self._until_read_ns(self._read(now_ns))
         self._forget_gone()
         self._requests.tick(now_ns)
         for run in self._rings.runs.values():
@@ -252,15 +258,16 @@ class Exporter:
         with self._guard("run", "(memory)"):  # no run's name
             if self._memory.tick(self._rings.runs.values()):
                 self._publisher.heartbeat()
-        if self._batcher.is_full or self._is_due("batch", now_ns, self.config.batch_seconds):
+        if is_read:
             self._flush(unix_ns)
-        self._ticked, self._snapshot = (now_ns, unix_ns, time.monotonic_ns() - begin_ns), None
+            self._round_ns = time.monotonic_ns() - begin_ns
+        self._ticked, self._snapshot = (now_ns, unix_ns), None
 
     @property
     def snapshot(self) -> NodeSnapshot | None:
         """The node since the last tick, None before the first; taken when it is first asked for, mostly by a scrape."""
         if self._snapshot is None and self._ticked is not None:
-            now_ns, unix_ns, tick_duration_ns = self._ticked
+            now_ns, unix_ns = self._ticked
             self._snapshot = take_snapshot(
                 self._rings,
                 self.counts,
@@ -273,7 +280,7 @@ class Exporter:
                     self._isolation, self._rings.isolation, self._publisher.isolation, self._web.isolation
                 ),
                 delivery=self._publisher.status(),
-                tick_duration_ns=tick_duration_ns,
+                tick_duration_ns=self._round_ns,
                 load=self._host_watch.node,
                 hosts=self._host_watch.totals(),
                 memory=self._memory.views(),
@@ -292,6 +299,20 @@ class Exporter:
             return False
         self._due_ns[what] = now_ns + round(every_seconds * _SECOND_NS)
         return True
+
+    def _read(self, now_ns: int) -> float:
+        """Read what is new in the rings; return the time since the last read, s."""
+        since_s, self._read_ns = (now_ns - self._read_ns) / _SECOND_NS, now_ns
+        for reading in self._rings.read():
+            with self._guard("run", reading.run.name):
+                self._take_reading(reading)
+        return since_s
+
+    def _until_read_ns(self, since_s: float) -> int:
+        """Return the time until the next read: less than a batch if a ring fills fast, or was not read to its end."""
+        fill_ratio = self._rings.fill_ratio
+        filled_s = since_s * _FILL_RATIO / fill_ratio if fill_ratio else math.inf
+        return round(min(self.config.batch_seconds, max(_READ_S_MIN, filled_s)) * _SECOND_NS)
 
     def _take_reading(self, reading: RingReading) -> None:
         if len(reading.records):
@@ -381,7 +402,10 @@ class Exporter:
     def _on_request(self, request: CaptureRequest) -> None:
         if self._isolation.admits("message", request.run, time.monotonic()):
             with self._guard("message", request.run):
-                self._requests.take(request, time.monotonic_ns(), time.time())
+                now_ns = time.monotonic_ns()
+                if now_ns - self._read_ns >= _READ_S_MIN * _SECOND_NS:
+                    self._read(now_ns)  # a capture begins at a step that is still to come
+                self._requests.take(request, now_ns, time.time())
 
     def _prepare_summary(self) -> None:
         self._summariser.prepare()

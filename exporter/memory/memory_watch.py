@@ -1,11 +1,13 @@
 """Tracks the memory of every rank of this node over its steps, for /metrics and for heartbeats.
 
-A tick reads one small file per rank (6 us). Child processes are read once a second; control groups, and the processes
-that hold the rings, every five seconds.
+A tick reads one small file per rank (6 us). Steps are known at every fifth tick or so, when the rings have been read; a
+sample in between is placed by its time at the step that it had most likely reached. Child processes are read once a
+second; control groups, and the processes that hold the rings, every five seconds.
 """
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -27,6 +29,8 @@ WORKERS_NS = SECOND_NS
 REPORT_NS = 2 * SECOND_NS
 """Least time between two heartbeats caused by a new trend: the coordinator learns of a leak within seconds, at low
 cost."""
+_UNPLACED_MAX = 16
+"""Samples of a rank that wait for its next step; the oldest is then placed at the last known one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +47,38 @@ class _Rank:
     pid: int
     attempt: int
     step: int = -1
+    step_ns: int = 0
+    """When `step` was first known, CLOCK_MONOTONIC."""
+    unplaced: deque[tuple[int, str, int]] = field(default_factory=deque)
+    """Samples since then: time ns, part, bytes."""
     sizes: dict[str, int] = field(default_factory=dict)
     series: dict[str, MemorySeries] = field(default_factory=dict)
     headroom: MemoryHeadroom | None = None
     device_limit_bytes: int | None = None
     growing: frozenset[str] = frozenset()
+
+    def note_step(self, step: int, now_ns: int) -> None:
+        """Place the samples since the last step, evenly over the steps that have ended since then."""
+        if step == self.step:
+            return
+        first, first_ns = (step, now_ns) if self.step < 0 else (self.step, self.step_ns)
+        lasted_ns = max(1, now_ns - first_ns)
+        while self.unplaced:
+            time_ns = self.unplaced[0][0]
+            self._place(first + max(0, step - first) * (time_ns - first_ns) // lasted_ns)
+        self.step, self.step_ns = step, now_ns
+
+    def add(self, now_ns: int, part: str, size_bytes: int) -> None:
+        """Add a sample, whose step is known later."""
+        self.sizes[part] = size_bytes
+        self.unplaced.append((now_ns, part, size_bytes))
+        if len(self.unplaced) > _UNPLACED_MAX:
+            self._place(self.step)
+
+    def _place(self, step: int) -> None:
+        _, part, size_bytes = self.unplaced.popleft()
+        if step >= 0:
+            self.series.setdefault(part, MemorySeries()).add(step, size_bytes)
 
     def growth(self) -> dict[str, float]:
         """Return bytes per step, by part, of the parts that grow steadily."""
@@ -86,9 +117,8 @@ class MemoryWatch:
             self._workers_ns = now_ns
         for run in runs:
             for rank_state in run.ranks.values():
-                self._sample(
-                    (run.name, rank_state.rank), rank_state, with_workers=with_workers, with_headroom=is_refresh
-                )
+                key = run.name, rank_state.rank
+                self._sample(key, rank_state, now_ns, with_workers=with_workers, with_headroom=is_refresh)
         if not self._is_news or now_ns - self._reported_ns < REPORT_NS:
             return False
         self._is_news, self._reported_ns = False, now_ns
@@ -106,7 +136,7 @@ class MemoryWatch:
         self._pids = found
         self._ranks = {key: rank for key, rank in self._ranks.items() if key in found}
 
-    def _sample(self, key: Key, rank_state: RankState, *, with_workers: bool, with_headroom: bool) -> None:
+    def _sample(self, key: Key, rank_state: RankState, now_ns: int, *, with_workers: bool, with_headroom: bool) -> None:
         pid = self._pids.get(key)
         if pid is None:
             return
@@ -117,23 +147,23 @@ class MemoryWatch:
         own = anonymous_bytes(pid, self._proc)
         if own is None:  # it has ended
             return
-        if rank_state.totals.last_step is not None:
-            rank.step = rank_state.totals.last_step
         if with_headroom:
             rank.headroom = headroom(pid, self._proc, self._cgroups)
-        self._add(rank, HOST, own)
+        rank.add(now_ns, HOST, own)
         if with_workers:
             workers = workers_bytes(pid, self._proc)
             if workers is None:
                 rank.sizes.pop(WORKERS, None)
             else:
-                self._add(rank, WORKERS, workers)
-            self._add_device(rank, rank_state)
+                rank.add(now_ns, WORKERS, workers)
+            self._add_device(rank, rank_state, now_ns)
+        if rank_state.totals.last_step is not None:
+            rank.note_step(rank_state.totals.last_step, now_ns)
         growing = frozenset(rank.growth())
         self._is_news |= not growing <= rank.growing
         rank.growing = growing
 
-    def _add_device(self, rank: _Rank, rank_state: RankState) -> None:
+    def _add_device(self, rank: _Rank, rank_state: RankState, now_ns: int) -> None:
         """Add the framework's counters, which the agent refreshes once a second."""
         try:
             device = None if rank_state.ring is None else rank_state.ring.device_memory()
@@ -142,12 +172,7 @@ class MemoryWatch:
             return
         if device is not None:
             reserved, rank.sizes[DEVICE_ALLOCATED], rank.sizes[DEVICE_PEAK], rank.device_limit_bytes = device
-            self._add(rank, DEVICE, reserved)
-
-    def _add(self, rank: _Rank, part: str, size_bytes: int) -> None:
-        rank.sizes[part] = size_bytes
-        if rank.step >= 0:
-            rank.series.setdefault(part, MemorySeries()).add(rank.step, size_bytes)
+            rank.add(now_ns, DEVICE, reserved)
 
     def report(self, run: RunState) -> list[RankMemory]:
         """Return the memory of a run's ranks, in ascending order of rank."""

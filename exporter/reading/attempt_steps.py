@@ -6,6 +6,7 @@ whatever a ring holds: a block may hold as many steps as marks.
 """
 
 import logging
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RECORDS_PER_READ = 512
-"""Records of one read: 2,500 steps a second at five ticks a second."""
+"""Records of one read: 2,500 steps a second at five reads a second."""
 _WHERE = "offsets"
 _STEP, _END = RECORD_INDEX["step"], RECORD_INDEX["end_ns"]
 
@@ -71,7 +72,8 @@ class AttemptSteps:
 
     A file has `block_count` blocks. `offset` is where an earlier reader of the same attempt stopped; its steps are not
     returned again. `last_step` and `last_end_ns` are those of the latest record, None before the first. `is_drained`:
-    the last read returned all that its file held then.
+    the last read returned all that its file held then. `fill_ratio`: the part of the blocks that were new at the last
+    read, inf if that did not reach the end.
     """
 
     def __init__(self, block_count: int, offset: ReadOffset | None = None) -> None:
@@ -84,6 +86,8 @@ class AttemptSteps:
         self._saved_sequence = 0
         self._is_saved = self._has_marks = False
         self.is_drained = False
+        self.fill_ratio = 0.0
+        self._block_count = block_count
         next_sequence = self._resume(offset) if offset is not None else 0
         self._reader = BlockReader(block_count, next_sequence)
 
@@ -140,7 +144,7 @@ class AttemptSteps:
     def take(self, fetch: Fetch, blocks_max: int, records_max: int = RECORDS_PER_READ) -> StepsRead:
         """Read the same without building records: they cost less for all ranks at once. `build` takes them."""
         found = StepsRead()
-        is_end_reached = False
+        is_end_reached, before_sequence = False, self._reader.next_sequence
         if not self._pending:
             blocks = self._reader.read(fetch, blocks_max)
             is_end_reached = len(blocks.blocks) < blocks_max
@@ -156,6 +160,8 @@ class AttemptSteps:
             self._forget()
             raise
         self.is_drained = is_end_reached and not self._pending
+        new = self._reader.next_sequence - before_sequence
+        self.fill_ratio = new / self._block_count if self.is_drained else math.inf
         found.lost_steps[self._gap_reason] += counts.lost_steps - before.lost_steps
         found.malformed_marks = counts.malformed_marks - before.malformed_marks
         return found

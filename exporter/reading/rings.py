@@ -48,7 +48,7 @@ from lockstep.serving.log_limit import LogLimit
 
 _log = logging.getLogger(__name__)
 
-_BLOCKS_PER_READ = 4096  # of all rings together, 80 ms of work; eight ranks fill 320 a tick with 200 collectives a step
+_BLOCKS_PER_READ = 4096  # of all rings, 80 ms of work; eight ranks with 2,000 collectives a second each fill 1,600
 _BLOCKS_PER_RING = 512  # of one ring, a quarter of what it holds
 _BLOCKS_PER_RING_MIN = 16
 _RECORDS_AT_END = 8192  # of a ring that lost its name; more are not from training, whose steps have several marks
@@ -85,12 +85,17 @@ class _TakenRing(NamedTuple):
 
 
 class Rings:
-    """All rings of this node. Runs on the event loop; `scan` and `read` do bounded work."""
+    """All rings of this node. Runs on the event loop; `scan` and `read` do bounded work.
+
+    `fill_ratio` is the largest part of a ring's blocks that were new at the last read; inf if some ring was not read to
+    its end.
+    """
 
     def __init__(self, root: Path, counts: ExporterCounters, offsets: ReadOffsets) -> None:
         self.runs: dict[str, RunState] = {}
         self.omitted = 0
         self.quarantined = 0
+        self.fill_ratio = 0.0
         self.is_on_disk = is_on_disk(root)
         self.isolation = FaultIsolation((_RING,))
         self._limit = LogLimit(_log)
@@ -125,7 +130,9 @@ class Rings:
         states = [(run, rank_state) for run in self.runs.values() for rank_state in run.ranks.values()]
         opened = [(run, rank_state, rank_state.ring) for run, rank_state in states if rank_state.ring is not None]
         blocks = min(_BLOCKS_PER_RING, max(_BLOCKS_PER_RING_MIN, _BLOCKS_PER_READ // max(1, len(opened))))
-        return readings + self._read_rings(opened, blocks, RECORDS_PER_READ)
+        readings += self._read_rings(opened, blocks, RECORDS_PER_READ)
+        self.fill_ratio = max((rank_state.steps.fill_ratio for _, rank_state, _ in opened), default=0.0)
+        return readings
 
     def take_gone(self) -> list[RunState]:
         """Return the runs that disappeared since the last call."""

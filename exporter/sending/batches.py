@@ -23,20 +23,13 @@ class Batcher:
     """Gathers records, and counts of lost ones, until they are taken; one per exporter."""
 
     def __init__(self, node: str) -> None:
-        self.pending = 0
         self._node = node
         self._gathered: dict[str, list[tuple[int, Records]]] = {}
         self._lost: dict[str, dict[str, int]] = {}
 
-    @property
-    def is_full(self) -> bool:
-        """Whether to publish now, because waiting longer would only use memory."""
-        return self.pending >= RECORDS_MAX
-
     def add(self, run: str, rank: int, records: Records) -> None:
         """Add records with wall-clock times, array of shape (n_records, n_fields)."""
         self._gathered.setdefault(run, []).append((rank, records))
-        self.pending += len(records)
 
     def add_lost(self, run: str, reason: str, count: int) -> None:
         """Add a count of a run's records that could not be read, by reason (`LOSS_REASONS`)."""
@@ -45,7 +38,7 @@ class Batcher:
 
     def take(self, unix_ns: int) -> list[StepBatch]:
         """Return what was gathered as messages, in read order; the first message of a run has its loss counts."""
-        gathered, self._gathered, self.pending = self._gathered, {}, 0
+        gathered, self._gathered = self._gathered, {}
         lost, self._lost = self._lost, {}
         batches: list[StepBatch] = []
         for run in gathered | lost:

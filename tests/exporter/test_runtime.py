@@ -17,6 +17,7 @@ from exporter.config import ExporterConfig
 from exporter.runtime import Exporter
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.messages import (
+    CaptureRequest,
     NodeAlive,
     NodeAnnouncement,
     StepBatch,
@@ -126,8 +127,8 @@ async def test_a_wrong_configuration_ends_before_anything_starts(config: Exporte
     assert not files_below(Path(config.spool_directory))
 
 
-async def test_the_tick_alone_batches_by_the_injected_time(config: ExporterConfig, make_ring):
-    """Records wait for the batch interval of the time that is handed in, and a long interval changes nothing else."""
+async def test_rings_are_read_and_their_records_published_once_per_batch(config: ExporterConfig, make_ring):
+    """By the time that is handed in; whatever the ticks in between do, a ring waits for its batch."""
     exporter = Exporter(replace(config, batch_seconds=10.0, tick_seconds=1.0))
     exporter._publisher.open()
     ring = make_ring()
@@ -136,10 +137,67 @@ async def test_the_tick_alone_batches_by_the_injected_time(config: ExporterConfi
     ring.write(record(0))
     exporter.on_tick(now + 9 * 10**9)
     assert exporter._publisher.spool.waiting_bytes == 0
-    assert exporter.snapshot is not None
-    assert exporter.snapshot.runs[0].ranks[0].steps == 1
     exporter.on_tick(now + 10 * 10**9)
     assert exporter._publisher.spool.waiting_bytes > 0
+    assert exporter.snapshot is not None
+    assert exporter.snapshot.runs[0].ranks[0].steps == 1
+    exporter._rings.close()
+    exporter._publisher.close()
+
+
+async def test_a_capture_request_is_decided_by_what_the_rings_hold_now(config: ExporterConfig, make_ring):
+    """Not by the last batch: the step that it begins with would be over. A flood of requests reads no more often."""
+    exporter = Exporter(replace(config, batch_seconds=10.0))
+    exporter._publisher.open()
+    exporter._loop = asyncio.get_running_loop()
+    ring = make_ring()
+    exporter.on_tick(time.monotonic_ns() - 10**9)
+    rank_state = exporter._rings.runs["run-a"].ranks[0]
+    for step, known in ((0, 0), (1, 0)):
+        ring.write(record(step))
+        exporter._on_request(
+            CaptureRequest(run="run-a", node="node-1", request_id=step, ranks=[0], first_step=9, steps=1)
+        )
+        assert rank_state.totals.last_step == known
+    exporter._rings.close()
+    exporter._publisher.close()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "seconds"),
+    [(0, 1.0), (1, 1.0), (2, 1.0), (4, 0.5), (8, 0.25), (15, 0.2)],
+    ids=["idle", "slow", "an eighth", "a quarter", "half", "nearly all"],
+)
+async def test_a_ring_that_fills_fast_is_read_sooner(config: ExporterConfig, make_ring, blocks: int, seconds: float):
+    """So that an eighth of its 16 blocks is new at the next read, or as much as there is in 0.2 s."""
+    exporter = Exporter(replace(config, batch_seconds=1.0))
+    exporter._publisher.open()
+    ring = make_ring()
+    begin_ns = time.monotonic_ns()
+    exporter.on_tick(begin_ns)
+    for step in range(blocks):
+        ring.write(record(step))
+    exporter.on_tick(begin_ns + 10**9)
+    assert exporter._rings.fill_ratio == blocks / 16
+    assert (exporter._due_ns["read"] - begin_ns) / 10**9 == pytest.approx(1 + seconds)
+    exporter._rings.close()
+    exporter._publisher.close()
+
+
+async def test_a_ring_that_was_not_read_to_its_end_is_read_soon(
+    config: ExporterConfig, make_ring, monkeypatch: pytest.MonkeyPatch
+):
+    """The work of a read is bounded; the rest must not wait for a batch."""
+    monkeypatch.setattr("exporter.reading.rings.RECORDS_PER_READ", 2)
+    exporter = Exporter(replace(config, batch_seconds=1.0))
+    exporter._publisher.open()
+    ring = make_ring(block_count=2048)
+    begin_ns = time.monotonic_ns()
+    exporter.on_tick(begin_ns)
+    for step in range(9):
+        ring.write(record(step))
+    exporter.on_tick(begin_ns + 10**9)
+    assert exporter._due_ns["read"] - begin_ns == 1.2 * 10**9
     exporter._rings.close()
     exporter._publisher.close()
 
@@ -222,7 +280,7 @@ async def test_what_does_not_fit_the_spool_is_counted_on_both_sides(root, tmp_pa
             ring.write(record(step))
             if step % 20 == 0:
                 await asyncio.sleep(0.06)
-        await until(lambda: exporter.snapshot.runs[0].ranks[0].steps == 600 and not exporter._batcher.pending)
+        await until(lambda: exporter.snapshot.runs[0].ranks[0].steps == 600)
         lost = exporter.counts.lost["spool"]
         assert lost > 0
         await until_page(exporter, f'lockstep_exporter_records_lost_total{{reason="spool"}} {float(lost)}')

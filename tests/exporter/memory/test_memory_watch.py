@@ -90,6 +90,25 @@ def test_a_leak_is_reported_with_the_next_heartbeat_and_causes_one(watched: Watc
     assert watched.watch.views()["job", 0].growth == {}
 
 
+@pytest.mark.parametrize("steps_per_read", [1, 5, 7])
+def test_a_leak_is_found_though_steps_are_known_at_every_fifth_tick_only(watched: Watched, steps_per_read: int):
+    """Its slope is that of the steps, and not one per read; samples between two reads do not count as one."""
+    step = -1
+    for tick in range(200):
+        watched.resident(1, 500 * MIB + 5 * MIB * max(tick - 50, 0))
+        watched.now_ns += TICK_NS
+        if tick % 5 == 4:
+            step += 5 * steps_per_read
+            for rank_state in watched.run.ranks.values():
+                rank_state.totals.last_step = step
+        watched.watch.tick([watched.run])
+    quiet, leaking = watched.watch.report(watched.run)
+    steady = [trend for trend in map(MemorySlope._make, leaking.trends) if trend is not None and trend.is_steady]
+    assert steady[0].level == 0
+    assert steady[0].bytes_per_step == pytest.approx(5 * MIB / steps_per_read, rel=0.1)
+    assert not any(MemorySlope(*row).is_steady for row in quiet.trends)
+
+
 def test_the_largest_heartbeat_fits(watched: Watched):
     """All ranks of all runs of a node, with every part in every window."""
     slopes = [
