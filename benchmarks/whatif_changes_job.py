@@ -1,12 +1,20 @@
-"""A GPT trained with DistributedDataParallel on the CPU, whose batch, micro-batches and buckets are options.
+"""A GPT trained with DistributedDataParallel on the CPU, as it is or in turn with changes of it.
 
-    torchrun ... whatif_changes_job.py --samples 8 --micro-batches 2 --bucket-mib 1
+    torchrun --nproc-per-node 4 ... whatif_changes_job.py --changes '[{"samples": 16}, {"ranks": 4}]'
+
+Blocks of unchanged steps stand before and after each block of changed ones, so that the machine's own drift cancels.
 
 It knows nothing of Lockstep.
 """
 
 import argparse
 import contextlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,6 +23,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 LAYERS, WIDTH, HEADS, CONTEXT, VOCABULARY = 4, 256, 4, 128, 512
+_SKIPPED_STEPS, _MEASURED_STEPS = 2, 5
 
 
 class Block(nn.Module):
@@ -50,27 +59,95 @@ class GPT(nn.Module):
         return self.norm(x) @ self.token.weight.T
 
 
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """What a step is: samples of a rank, micro-batches, size of a bucket in MiB, and how many ranks take part."""
+
+    samples: int = 8
+    micro_batches: int = 1
+    bucket_mib: float = 25.0
+    ranks: int = 2
+
+
+class StepTimes(NamedTuple):
+    """Seconds of a step: before backward, in backward, in the optimizer."""
+
+    forward: float
+    backward: float
+    optimizer: float
+
+
+class Training:
+    """The model of a rank and its optimizer, trained as a variant has it."""
+
+    def __init__(self, variant: Variant) -> None:
+        group = dist.new_group(list(range(variant.ranks)))
+        self.takes_part = dist.get_rank() < variant.ranks
+        self._variant = variant
+        torch.manual_seed(0)
+        if self.takes_part:
+            self._model = DistributedDataParallel(GPT(), bucket_cap_mb=variant.bucket_mib, process_group=group)
+            self._optimizer = torch.optim.AdamW(self._model.parameters())
+
+    def step(self, *, exchange: bool = True) -> StepTimes:
+        """Train for a step; with `exchange`, ranks sum their gradients."""
+        count = self._variant.micro_batches
+        forward_s = backward_s = 0.0
+        begin_s = time.perf_counter()
+        self._optimizer.zero_grad()
+        for micro in range(count):
+            tokens = torch.randint(VOCABULARY, (self._variant.samples // count, CONTEXT + 1))
+            sums = exchange and micro == count - 1
+            with contextlib.nullcontext() if sums else self._model.no_sync():
+                logits = self._model(tokens[:, :-1]).flatten(0, 1)
+                loss = functional.cross_entropy(logits, tokens[:, 1:].flatten())
+                middle_s = time.perf_counter()
+                loss.backward()
+                end_s = time.perf_counter()
+            forward_s, backward_s, begin_s = forward_s + middle_s - begin_s, backward_s + end_s - middle_s, end_s
+        self._optimizer.step()
+        return StepTimes(forward_s, backward_s, time.perf_counter() - begin_s)
+
+
+def measured_block(training: Training) -> dict[str, float] | None:
+    """Return the medians of a block of steps, seconds; None on a rank that does not take part.
+
+    The parts are those of steps that exchange nothing; `exchange` is what a step takes longer that does.
+    """
+    dist.barrier()
+    if not training.takes_part:
+        return None
+    times = {}
+    for exchange in (True, False):
+        steps = [training.step(exchange=exchange) for _ in range(_SKIPPED_STEPS + _MEASURED_STEPS)][_SKIPPED_STEPS:]
+        times[exchange] = steps
+    parts = {name: median(getattr(step, name) for step in times[False]) for name in StepTimes._fields}
+    step_s, local_s = (median(map(sum, times[exchange])) for exchange in (True, False))
+    return {"step": step_s, **parts, "exchange": step_s - local_s}
+
+
+def alternated(base: Variant, changes: Sequence[Variant], rounds: int) -> list[dict[str, Any]]:
+    """Return the blocks of every change and the block of `base` before and after each, in their order."""
+    trainings = [Training(variant) for variant in (base, *changes)]
+    pairs = [index for number in range(1, len(trainings)) for index in (0, number)]
+    return [{"variant": index, "seconds": measured_block(trainings[index])} for index in (*pairs * rounds, 0)]
+
+
 def main() -> None:
-    """Train until the process is ended."""
+    """Train until the process is ended, or alternate with `--changes` and print the blocks."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--samples", type=int, default=8, help="of a step on a rank")
-    parser.add_argument("--micro-batches", type=int, default=1)
-    parser.add_argument("--bucket-mib", type=float, default=25.0)
+    parser.add_argument("--changes", type=json.loads, help="JSON: a list of variants, as mappings of their fields")
+    parser.add_argument("--rounds", type=int, default=2)
     arguments = parser.parse_args()
     dist.init_process_group("gloo")
-    torch.manual_seed(0)
-    model = DistributedDataParallel(GPT(), bucket_cap_mb=arguments.bucket_mib)
-    optimizer = torch.optim.AdamW(model.parameters())
-    size = arguments.samples // arguments.micro_batches
+    if arguments.changes is not None:
+        blocks = alternated(Variant(), [Variant(**each) for each in arguments.changes], arguments.rounds)
+        if dist.get_rank() == 0:
+            print(json.dumps(blocks), flush=True)
+        return
+    training = Training(Variant())
     while True:
-        optimizer.zero_grad()
-        for micro in range(arguments.micro_batches):
-            last = micro == arguments.micro_batches - 1
-            tokens = torch.randint(VOCABULARY, (size, CONTEXT + 1))
-            with contextlib.nullcontext() if last else model.no_sync():
-                logits = model(tokens[:, :-1]).flatten(0, 1)
-                functional.cross_entropy(logits, tokens[:, 1:].flatten()).backward()
-        optimizer.step()
+        training.step()
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ class _Step(NamedTuple):
 
     seconds: float
     compute_S: list[float]
+    optimizer_S: list[float]
     floor: float
     spread: float
     exposed: dict[str, float]
@@ -99,10 +100,12 @@ class HealthySteps:
             return
         self._last_unix_s = row.end_unix_s
         compute_S = [_median(row.components["compute"][columns]) for columns in self._columns_S]
+        optimizer_R = row.views.get("optimizer", np.full(len(row.ranks), np.nan))
+        optimizer_S = [_median(optimizer_R[columns], unknown=float("nan")) for columns in self._columns_S]
         spread = max(_spread(row.self_seconds[columns]) for columns in self._columns_S)
         floor = max(sum(_median(row.components[name][columns]) for name in _FLOOR) for columns in self._columns_S)
         exposed = {kind: self._exposed(kind, row.transfers[kind]) for kind in self._places if kind in row.transfers}
-        self._steps.append(_Step(step_seconds, compute_S, floor, spread, exposed))
+        self._steps.append(_Step(step_seconds, compute_S, optimizer_S, floor, spread, exposed))
 
     def _exposed(self, kind: str, wait_R: "NDArray[np.floating]") -> float:
         """Return the wait of the last rank to arrive, median over the kind's domains, seconds; NaN if unknown."""
@@ -122,6 +125,7 @@ class HealthySteps:
         return Window(
             step_W=np.array([step.seconds for step in self._steps]),
             compute_SW=np.array([step.compute_S for step in self._steps]).T,
+            optimizer_SW=np.array([step.optimizer_S for step in self._steps]).T,
             floor_W=np.array([step.floor for step in self._steps]),
             spread_W=np.array([step.spread for step in self._steps]),
             exposed={kind: np.array([step.exposed[kind] for step in self._steps]) for kind in kinds},
@@ -166,11 +170,10 @@ def window_to_json(window: Window) -> dict[str, Any]:
     return {
         "step": window.step_W.tolist(),
         "compute": window.compute_SW.tolist(),
+        "optimizer": None if window.optimizer_SW is None else list(map(_nulled, window.optimizer_SW)),
         "floor": window.floor_W.tolist(),
         "spread": window.spread_W.tolist(),
-        "exposed": {
-            kind: [None if np.isnan(s) else float(s) for s in seconds_W] for kind, seconds_W in window.exposed.items()
-        },
+        "exposed": {kind: _nulled(seconds_W) for kind, seconds_W in window.exposed.items()},
         "members": {kind: list(ranks) for kind, ranks in window.members.items()},
         "world_size": window.world_size,
         "degrees": dict(window.degrees),
@@ -178,7 +181,7 @@ def window_to_json(window: Window) -> dict[str, Any]:
 
 
 def window_from_json(value: Mapping[str, Any], *, where: str) -> Window:
-    """Return the window of a stored form (`window_to_json`).
+    """Return the window of a stored form (`window_to_json`); times of the optimizer may be missing.
 
     Raises
     ------
@@ -186,6 +189,7 @@ def window_from_json(value: Mapping[str, Any], *, where: str) -> Window:
         The value has another form.
     """
     try:
+        stored = value.get("optimizer")
         window = Window(
             step_W=np.array(value["step"], dtype=np.float64),
             compute_SW=np.array(value["compute"], dtype=np.float64),
@@ -195,6 +199,7 @@ def window_from_json(value: Mapping[str, Any], *, where: str) -> Window:
             members={str(kind): tuple(map(int, ranks)) for kind, ranks in value["members"].items()},
             world_size=int(value["world_size"]),
             degrees={str(kind): int(size) for kind, size in value["degrees"].items()},
+            optimizer_SW=None if stored is None else np.array(stored, dtype=np.float64),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise MalformedError("healthy window", where=where, got=repr(error), expected="the stored format") from None
@@ -204,15 +209,20 @@ def window_from_json(value: Mapping[str, Any], *, where: str) -> Window:
         window.spread_W.shape,
         *(each.shape for each in window.exposed.values()),
         window.compute_SW.shape[1:],
+        (window.compute_SW if window.optimizer_SW is None else window.optimizer_SW).shape[1:],
     }
     if len(steps) != 1 or shapes != {steps}:
         raise MalformedError("healthy window", where=where, got=shapes, expected=f"{steps} steps of everything")
     return window
 
 
-def _median(values: "NDArray[np.floating]") -> float:
+def _nulled(seconds: "NDArray[np.float64]") -> list[float | None]:
+    return [None if np.isnan(each) else float(each) for each in seconds]
+
+
+def _median(values: "NDArray[np.floating]", *, unknown: float = 0.0) -> float:
     known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else 0.0
+    return float(np.median(known)) if len(known) else unknown
 
 
 def _spread(own_R: "NDArray[np.floating]") -> float:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lockstep.simulator.calibration.measured import Window
 
 _NS = 1e9
+_OPTIMIZER = "optimizer"
 _PARTS = ("compute", "host", "data", "gc")
 WARM_UP_RATIO = 0.1
 """Share of a log's steps that is skipped at its beginning: compilation, cold caches, growing buffers."""
@@ -93,6 +94,7 @@ def _row(columns: "dict[str, NDArray[np.int64]]", places: "NDArray[np.intp]", st
         duration=duration,
         self_seconds=duration - waited,
         components={name: np.nan_to_num(seconds(f"{name}_ns")) for name in _PARTS},
+        views={_OPTIMIZER: seconds(f"{_OPTIMIZER}_ns")},
         waits=waits,
         transfers=transfers,
         floors=shortest,

@@ -83,7 +83,7 @@ def simulate(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Optio
     job = compile_job(tree, cluster, batch=batch, options=options)
     timeline = execute(
         job.graph,
-        overlap_factor=cluster.device.overlap_factor,
+        overlap_factor=job.device.overlap_factor,
         sharing=options.sharing,
         events_only=options.events_only,
     )
@@ -208,7 +208,7 @@ def _classes(
                 speed=float(speeds[rank]),
                 passes=rows[stage],
                 programs=[plan.programs[index] for index in owned[stage]],
-                update_s=device.seconds(0.0, moved_bytes),
+                update_s=device.update_seconds(moved_bytes),
                 returns=plan.returns[meshes[stage]],
                 has_neighbours=bool(plan.boundaries),
                 overlap_returns_s=sum(plan.programs[index].forward.work_s for index in owned[stage]) * overlap_returns,

@@ -36,7 +36,8 @@ RATIO_MAX = 1e3
 class Window:
     """Healthy steps, the oldest first; seconds.
 
-    `step_W` is the duration of each step, `compute_SW` the median rank of each stage, `floor_W` what data, host and
+    `step_W` is the duration of each step, `compute_SW` the median rank of each stage, `optimizer_SW` its part in the
+    optimizer, NaN or None where that was not measured, `floor_W` what data, host and
     collections take of the stage where they take longest, `spread_W` by how much the slowest rank's own work is longer
     than the median rank's: what chance costs a step, which waits for the slowest. `exposed` maps a domain kind to
     arrays of shape (W,): what the last to arrive in a domain still waits, which is transfer that nothing hides.
@@ -52,6 +53,7 @@ class Window:
     members: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     world_size: int = 1
     degrees: Mapping[str, int] = field(default_factory=dict)
+    optimizer_SW: NDArray[np.float64] | None = None
 
     @property
     def fitted(self) -> int:

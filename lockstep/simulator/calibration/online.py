@@ -2,11 +2,11 @@
 """The model of one run, fitted to a healthy window of its own steps.
 
 Few numbers: the share of the specification that the device reaches (or for its arithmetic and its memory each, where a
-capture has shown how operators divide), what each level of links gives, the floor of data and host, the spread between
-ranks, which a step waits for, and the rest that none of it explains. The first half of the window is fitted, the second
-held out: the error band is the ninth decile of its steps' errors. The rest makes the expected step that of the fitted
-half by construction, so it is the measure of how well the model explains the run, and a model that leaves too much
-unexplained is refused.
+capture has shown how operators divide), that of its optimizer, which does not grow with the batch, what each level of
+links gives, the floor of data and host, the spread between ranks, which a step waits for, and the rest that none of it
+explains. The first half of the window is fitted, the second held out: the error band is the ninth decile of its steps'
+errors. The rest makes the expected step that of the fitted half by construction, so it is the measure of how well the
+model explains the run, and a model that leaves too much unexplained is refused.
 """
 
 from collections.abc import Mapping
@@ -175,7 +175,7 @@ def fit(setup: Setup, window: Window, *, operators: OperatorTimes | None = None)
     compute_s = float(np.median(window.compute_SW[:, :n], axis=1).mean())
     if not compute_s > 0:
         raise ConfigError("healthy window: got no time of computing, expected some")
-    parameters, cluster = _fit_device(setup, compute_s, operators)
+    parameters, cluster = _fit_device(setup, compute_s, operators, _optimizer_seconds(window))
     setup = replace(setup, cluster=cluster)
     ratios = _fit_links(setup, window, step_s)
     setup = replace(setup, cluster=with_links(cluster, ratios))
@@ -238,7 +238,38 @@ def _check_shape(setup: Setup, window: Window) -> None:
             raise ConfigError(f"degree {kind} of the specification: got {given}, expected the run's {size}")
 
 
-def _fit_device(setup: Setup, compute_s: float, operators: OperatorTimes | None) -> tuple[dict[str, float], Cluster]:
+def _optimizer_seconds(window: Window) -> float | None:
+    """Return what the optimizer takes of a healthy step on the mean stage; None where that was not measured."""
+    if window.optimizer_SW is None:
+        return None
+    known_SW = window.optimizer_SW[:, : window.fitted]
+    if not np.isfinite(known_SW).any(axis=1).all():
+        return None
+    return float(np.nanmedian(known_SW, axis=1).mean())
+
+
+def _fit_device(
+    setup: Setup, compute_s: float, operators: OperatorTimes | None, optimizer_s: float | None
+) -> tuple[dict[str, float], Cluster]:
+    """Return the numbers of the device, and the cluster with them, so that the mean rank computes for `compute_s`.
+
+    A known `optimizer_s` of it is fitted apart from the operators that grow with the batch.
+    """
+    if optimizer_s is None:
+        return _fit_operators(setup, compute_s, operators)
+    own = operators and replace(operators, other_seconds=operators.other_seconds - optimizer_s)
+    if not 0 < optimizer_s < compute_s or (own is not None and own.other_seconds <= 0):
+        return _fit_operators(setup, compute_s, operators)
+    free = replace(setup, cluster=setup.cluster.with_device(optimizer_ratio=_FREE))
+    parameters, cluster = _fit_operators(free, compute_s - optimizer_s, own)
+    plain = cluster.with_device(optimizer_ratio=1.0)
+    ratio = (computing(setup.forecast(plain)) - computing(setup.forecast(cluster))) / optimizer_s
+    if not 0 < ratio * cluster.device.memory_efficiency <= 1:  # beyond the memory's peak: not the device's time
+        return _fit_operators(setup, compute_s, operators)
+    return parameters | {"optimizer_ratio": ratio}, cluster.with_device(optimizer_ratio=ratio)
+
+
+def _fit_operators(setup: Setup, compute_s: float, operators: OperatorTimes | None) -> tuple[dict[str, float], Cluster]:
     """Return the numbers of the device, and the cluster with them, so that the mean rank computes for `compute_s`."""
     device = setup.cluster.device
     arithmetic = 1.0 if operators is None else _split(setup, operators, compute_s)

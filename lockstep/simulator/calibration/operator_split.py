@@ -55,7 +55,8 @@ def operator_split(tree: StrategyTree, device: Device, *, batch: int, ranks: Seq
     total = sum(weights.values()) or 1
     matrix_s = sum(weights[mesh] * each.matrix for mesh, each in of_mesh.items()) * count / total
     other_s = sum(
-        weights[mesh] * (each.other * count + device.seconds(0.0, each.update_bytes)) for mesh, each in of_mesh.items()
+        weights[mesh] * (each.other * count + device.update_seconds(each.update_bytes))
+        for mesh, each in of_mesh.items()
     )
     return OperatorTimes(matrix_seconds=matrix_s, other_seconds=other_s / total, ranks=tuple(ranks))
 

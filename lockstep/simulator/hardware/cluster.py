@@ -57,7 +57,8 @@ class Device:
     tiles, of which `matrix_efficiency` is the share of the peak that a full one reaches; without, half of
     `matrix_efficiency` is reached by a product of `half_flops`: small ones fill a device badly. `attention` has the
     speeds of kernels of fused attention, which share clocks and power with products, the usual kernel first; without
-    any it is as fast as a full wave; `attention_ratio` is what it reaches of that. `attention_kernel` names another
+    any it is as fast as a full wave; `attention_ratio` is what it reaches of that. `optimizer_ratio` is the speed of an
+    optimizer step relative to that of other operators with its traffic. `attention_kernel` names another
     one; `fp8_flops_per_second` is the peak of FP8 products, of which they reach `fp8_share` times what others reach of
     theirs, in backward `fp8_backward_share` of that, where libraries add in single precision. If `launch_blocking`, the
     host issues an operator when the one before has ended (CUDA_LAUNCH_BLOCKING=1), so that `launch_s` comes on top.
@@ -80,6 +81,7 @@ class Device:
     attention: tuple[AttentionSpeed, ...] = ()
     attention_kernel: str | None = None
     attention_ratio: float = 1.0
+    optimizer_ratio: float = 1.0
     fp8_flops_per_second: float | None = None
     fp8_share: float = 1.0
     fp8_backward_share: float = 1.0
@@ -138,6 +140,10 @@ class Device:
     def memory_seconds(self, moved_bytes: float) -> float:
         """Return the time to move `moved_bytes` through the device's memory."""
         return moved_bytes / (self.memory_bytes_per_second * self.memory_efficiency)
+
+    def update_seconds(self, moved_bytes: float) -> float:
+        """Return the time of an optimizer step whose traffic is `moved_bytes`, whatever the batch."""
+        return self.bound_seconds(0.0, moved_bytes / self.optimizer_ratio)
 
     def seconds(self, flops: float, moved_bytes: float, launches: float = 1.0) -> float:
         """Return the time of an operator of `flops` of unknown shape that moves `moved_bytes`.
@@ -230,19 +236,27 @@ class Cluster:
     def shared_by(self, ranks: int) -> "Cluster":
         """Return the cluster as a job of so many ranks has it: more ranks than cores compute and send in turn.
 
-        The cores also copy what ranks of one domain send each other, so that links inside it have the same share.
+        The cores also copy and sum what ranks of one domain send each other, so that links inside it have the same
+        share, and a rank that computes while it transfers wants two cores.
         """
         speed, health = dict(self.speed), dict(self.health)
+        overlap_factor = self.device.overlap_factor
         for index, level in enumerate(self.levels):
             size = self.child_size(index) * level.fanout
             for first in range(0, ranks if level.cores else 0, size):
                 members = range(first, min(first + size, ranks))
-                share = min(1.0, (level.cores or 0) / len(members))
+                cores = (level.cores or 0) / len(members)
+                share = min(1.0, cores)
+                if len(members) > 1:
+                    overlap_factor = max(overlap_factor, share / min(1.0, cores / 2) - 1)
                 for rank in members if share < 1 else ():
                     speed[rank] = speed.get(rank, 1.0) * share
                 for child in {rank // self.child_size(index) for rank in members} if share < 1 else ():
                     health[index, child] = health.get((index, child), 1.0) * share
-        return self if speed == self.speed and health == self.health else replace(self, health=health, speed=speed)
+        if speed == self.speed and health == self.health and overlap_factor == self.device.overlap_factor:
+            return self
+        device = replace(self.device, overlap_factor=overlap_factor)
+        return replace(self, device=device, health=health, speed=speed)
 
     def with_device(self, **changes: float | bool | str) -> "Cluster":
         """Return the cluster with other numbers of its device."""

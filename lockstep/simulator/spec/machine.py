@@ -125,13 +125,14 @@ _PARAMETERS = {
     "matrix_efficiency": "share of the peak that large products reach",
     "memory_efficiency": "share of the memory bandwidth that operators reach",
     "attention_ratio": "speed of fused attention divided by that of the preset's kernel, relative to products",
+    "optimizer_ratio": "speed of an optimizer step, relative to that of other operators with its traffic",
     "half_flops": "size of a product that reaches half of the efficiency, FLOPs",
     "launch_s": "time in which the host issues an operator, seconds",
     "overlap_factor": "slowdown of computation and of gradients while both run",
     "link_latency_ratio": "real divided by declared latency of links",
     "link_bandwidth_ratio": "real divided by declared bandwidth of links",
 }
-_DIVISORS = ("link_bandwidth_ratio", "attention_ratio")
+_DIVISORS = ("link_bandwidth_ratio", "attention_ratio", "optimizer_ratio")
 
 
 def _parameter(name: str) -> Field:

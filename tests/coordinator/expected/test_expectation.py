@@ -303,6 +303,22 @@ def test_what_a_step_is_reduced_to():
     assert window.members["tp"] == (0, 1)
 
 
+def test_a_stored_window_has_the_optimizer_where_it_was_measured():
+    """Seconds by stage, NaN in a step whose phases are unknown; a window of an earlier version has none."""
+    steps = HealthySteps(TOPOLOGY, ROWS[0].ranks)
+    for number, seconds in enumerate((0.02, np.nan)):
+        known_R = np.array([seconds, seconds, np.nan, seconds])
+        steps.add(replace(ROWS[number], end_unix_s=number, views={"optimizer": known_R}), 0.5)
+    window = steps.window()
+    np.testing.assert_array_equal(window.optimizer_SW, [[0.02, np.nan]])
+    stored = json.loads(json.dumps(window_to_json(window)))
+    np.testing.assert_array_equal(window_from_json(stored, where="test").optimizer_SW, window.optimizer_SW)
+    del stored["optimizer"]
+    assert window_from_json(stored, where="test").optimizer_SW is None
+    with pytest.raises(MalformedError):
+        window_from_json(stored | {"optimizer": [[0.02]]}, where="test")
+
+
 def test_waits_for_everybody_count_where_no_group_is_called_so():
     """A DistributedDataParallel job books its waits as the world's, and its only group is called dp."""
     steps = HealthySteps(TOPOLOGY, ROWS[0].ranks)
@@ -330,6 +346,7 @@ def test_a_recorded_job_on_shared_cores_is_fitted_and_its_fault_predicted(name):
         see(Expectation(TEXT))[0].window,
         step_W=step_s[:WINDOW_STEPS],
         compute_SW=np.median(own[:WINDOW_STEPS], axis=1)[None],
+        optimizer_SW=None,
         floor_W=np.zeros(WINDOW_STEPS),
         spread_W=(own.max(axis=1) - np.median(own, axis=1))[:WINDOW_STEPS],
         exposed={"dp": np.maximum(last[:WINDOW_STEPS], 0.0)},

@@ -8,6 +8,7 @@ import pytest
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.calibration.measured import Window
 from lockstep.simulator.calibration.online import Setup, computing, fit, level_of, with_links
+from lockstep.simulator.calibration.operator_split import operator_split
 from lockstep.simulator.calibration.repair import COMPUTING, LINK, RANK, MeasuredFault, predict_gain
 from lockstep.simulator.calibration.repair import FLOOR as FLOOR_FAULT
 from lockstep.simulator.spec import load_spec
@@ -205,3 +206,90 @@ def test_the_level_of_a_group_is_the_highest_that_parts_it():
     assert [level_of(cluster, ranks) for ranks in ((0, 1), (0, 8), (7, 8), (3,), (), (0, 99))] == [
         0, 1, 1, None, None, None,
     ]  # fmt: skip
+
+
+def small(**more):
+    """Return a job whose optimizer takes a tenth of a step, and its specification with `more` changes."""
+    text = """
+model: {type: gpt, layers: 4, hidden: 256, heads: 4, sequence: 128, vocabulary: 512, precision: full}
+strategy: {dp: 2}
+cluster:
+  device: {name: core, flops_per_second: 2.0e+11, memory_bytes_per_second: 4.0e+10, memory_bytes: 8.0e+9}
+  levels: [{name: loopback, fanout: 4, cores: 2, bytes_per_second: 2.0e+9, launch_s: 1.0e-4}]
+batch: 16
+"""
+    return Setup.of(load_spec(text, "spec.yaml").changed_by(more))
+
+
+def window_of(real, optimizer_s):
+    """Return the window of a job of two ranks whose optimizer takes `optimizer_s`, without noise."""
+    step_s, compute_s = real.forecast().step_seconds, computing(real.forecast())
+    saved_s = step_s - real.forecast(with_links(real.cluster, {0: 1e9})).step_seconds
+    return Window(
+        step_W=np.full(STEPS, step_s),
+        compute_SW=np.full((1, STEPS), compute_s),
+        optimizer_SW=None if optimizer_s is None else np.full((1, STEPS), optimizer_s),
+        floor_W=np.zeros(STEPS),
+        spread_W=np.zeros(STEPS),
+        exposed={"world": np.full(STEPS, saved_s)},
+        members={"world": (0, 1)},
+        world_size=2,
+    )
+
+
+def optimizer_seconds(setup, cluster):
+    """Return what a step's optimizer takes."""
+    plain, free = (setup.forecast(each) for each in (cluster, cluster.with_device(optimizer_ratio=1e9)))
+    return computing(plain) - computing(free)
+
+
+@pytest.mark.parametrize("changes", [{"batch": 8}, {"batch": 32}, {"batch": 4}, {"strategy.micro_batches": 4}])
+def test_an_optimizer_that_was_measured_does_not_grow_with_the_batch(changes):
+    """With its time a what-if of another batch is the real job's; without, it takes a share of the optimizer along."""
+    device = {"matrix_efficiency": 0.5, "memory_efficiency": 0.5, "optimizer_ratio": 0.15}
+    real = small()
+    real = replace(real, cluster=real.cluster.with_device(**device))
+    window = window_of(real, optimizer_seconds(real, real.cluster))
+    model = fit(small(), window)
+    assert model.parameters["optimizer_ratio"] == pytest.approx(0.15, rel=0.02)
+    changed = small(**changes)
+    truth_s = changed.forecast(real.cluster).step_seconds
+    assert changed.forecast(model.setup.cluster).step_seconds == pytest.approx(truth_s, rel=0.02)
+    rough = fit(small(), replace(window, optimizer_SW=None))
+    assert "optimizer_ratio" not in rough.parameters
+    if "batch" in changes:
+        assert changed.forecast(rough.setup.cluster).step_seconds != pytest.approx(truth_s, rel=0.04)
+
+
+@pytest.mark.parametrize("optimizer_s", [None, 0.0, float("nan"), 1e-6, 1e3])
+def test_an_optimizer_that_is_unknown_or_implausible_is_fitted_with_the_rest(optimizer_s):
+    """Nothing measured, nothing taken, faster than the memory or longer than all computing: one efficiency for all."""
+    real = small()
+    model = fit(small(), window_of(real, optimizer_s))
+    assert "optimizer_ratio" not in model.parameters
+    assert model.expected_step_seconds == pytest.approx(real.forecast().step_seconds, rel=0.01)
+
+
+def test_captured_operators_are_divided_without_the_optimizer():
+    """Products and other operators of a capture, of which the optimizer's time is known, give all three back."""
+    device = {"matrix_efficiency": 0.5, "memory_efficiency": 0.3, "optimizer_ratio": 0.4}
+    real = small()
+    real = replace(real, cluster=real.cluster.with_device(**device))
+    operators = operator_split(real.tree, real.cluster.device, batch=real.batch)
+    model = fit(small(), window_of(real, optimizer_seconds(real, real.cluster)), operators=operators)
+    for name, value in device.items():
+        assert model.parameters[name] == pytest.approx(value, rel=0.03)
+
+
+def test_cores_that_compute_hide_no_transfer():
+    """Small buckets overlap the backward pass, but two ranks on two cores compute and copy in turn; four cores hide them."""
+    times = {}
+    for cores in (2, 3, 4):
+        for bucket in (None, 2**20):
+            job = small(**{"strategy.bucket_bytes": bucket})
+            level = replace(job.cluster.levels[0], cores=cores, link=replace(job.cluster.levels[0].link, launch_s=0.0))
+            times[cores, bucket] = job.forecast(replace(job.cluster, levels=(level,))).step_seconds
+    assert times[2, None] == pytest.approx(times[4, None])
+    assert times[2, 2**20] == pytest.approx(times[2, None], rel=0.01)
+    assert times[4, 2**20] < times[3, 2**20] < times[2, 2**20]
+    assert times[4, 2**20] < 0.97 * times[2, 2**20]

@@ -131,8 +131,19 @@ def test_more_ranks_than_cores_share_them():
     assert shared.health == {(0, rank): pytest.approx(2 / 3) for rank in range(3)}
     slow = host.with_rank(1, 0.5).shared_by(6)
     assert slow.speed == {0: 0.5, 1: 0.25, 2: 0.5, 3: 0.5}
-    assert host.shared_by(2) is host
+    pair = host.shared_by(2)
+    assert (pair.speed, pair.health) == ({}, {})
+    assert host.shared_by(1) is host
     assert cpu_host(None).shared_by(8).speed == {}
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "factor"), [(None, 8, 0.3), (8, 4, 0.3), (4, 1, 0.3), (3, 2, 1 / 3), (2, 2, 1.0), (2, 4, 1.0)]
+)
+def test_transfers_take_cores_from_computation(cores, ranks, factor):
+    """One core a rank leaves half of it while a transfer runs, two leave all: the device's own factor then holds."""
+    host = cpu_host(cores).with_device(overlap_factor=0.3)
+    assert host.shared_by(ranks).device.overlap_factor == pytest.approx(factor)
 
 
 @pytest.mark.parametrize(("cores", "ranks", "share"), [(None, 8, 1), (4, 4, 1), (2, 3, 2 / 3), (2, 8, 0.5), (1, 1, 1)])
