@@ -59,8 +59,6 @@ class _Rank:
 
     def note_step(self, step: int, now_ns: int) -> None:
         """Place the samples since the last step, evenly over the steps that have ended since then."""
-        if step == self.step:
-            return
         first, first_ns = (step, now_ns) if self.step < 0 else (self.step, self.step_ns)
         lasted_ns = max(1, now_ns - first_ns)
         while self.unplaced:
@@ -157,8 +155,10 @@ class MemoryWatch:
             else:
                 rank.add(now_ns, WORKERS, workers)
             self._add_device(rank, rank_state, now_ns)
-        if rank_state.totals.last_step is not None:
-            rank.note_step(rank_state.totals.last_step, now_ns)
+        step = rank_state.totals.last_step
+        if step is None or step == rank.step:
+            return
+        rank.note_step(step, now_ns)
         growing = frozenset(rank.growth())
         self._is_news |= not growing <= rank.growing
         rank.growing = growing

@@ -5,7 +5,6 @@ May live here: which mark goes where, and what to do when some are lost. Not her
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from lockstep.accounting.alignment import ENDS_FORM, EndCounts, EndsPerStep
@@ -142,7 +141,10 @@ class StepBuilder(LostMarks):
         while blocks and blocks[0].position == end and end + blocks[0].count <= last:
             following.append(blocks.popleft().marks)
             end += len(following[-1]) // MARK_BYTES
-        return self.take(replace(block, marks=b"".join((block.marks, *following))) if following else block)
+        if following:
+            ends = block.backward_ends, block.optimizer_ends, block.step_ends
+            block = MarkBlock(block.sequence, block.position, *ends, b"".join((block.marks, *following)))
+        return self.take(block)
 
     def _limit(self, more: int) -> None:
         """Drop the events of the running step if `more` marks may exceed the limit."""

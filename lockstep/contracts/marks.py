@@ -208,7 +208,7 @@ def unpack_block(slots: bytes | memoryview, at: int = 0, expected: int | None = 
     None if it is torn, never written, of another version, or another one, whose checksum is not computed.
     """
     checksum, count, version, sequence, position, backwards, optimizers, steps = BLOCK_HEADER.unpack_from(slots, at)
-    if version != MARKS_VERSION or not 1 <= count <= BLOCK_MARKS or expected not in {None, sequence}:
+    if version != MARKS_VERSION or not 1 <= count <= BLOCK_MARKS or (expected is not None and expected != sequence):
         return None
     marks = at + BLOCK_HEADER_BYTES
     end = marks + count * MARK_BYTES

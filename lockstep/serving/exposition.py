@@ -5,7 +5,8 @@ OpenMetrics ends at 1.0.0. prometheus_client also renders the same text, byte fo
 checks each sample for exemplars, timestamps and names in other alphabets, which ours do not have.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 from prometheus_client.utils import floatToGoString
@@ -24,6 +25,7 @@ _FORMS: dict[tuple[str, str], Form] = {
     ("text/*", ""): "text",
     ("*/*", ""): "text",
 }
+_SERIES_MAX = 8192  # series whose text is remembered, 300 bytes each; an exporter of eight ranks has 800
 _ACCEPT_MAX = 4096  # characters; Prometheus sends 200
 
 
@@ -48,7 +50,7 @@ def choose_form(accept: str) -> Form:
 
 
 def render(collector: Collector, form: Form) -> bytes:
-    """Return the exposition of counters, gauges and histograms; 2 us per series."""
+    """Return the exposition of counters, gauges and histograms; 1 us per series, twice that the first time."""
     is_open = form == "openmetrics"
     parts: list[str] = []
     for family in collector.collect():
@@ -58,21 +60,24 @@ def render(collector: Collector, form: Form) -> bytes:
             text = text.replace('"', r"\"")
         parts.append(f"# HELP {name} {text}\n# TYPE {name} {family.type}\n")
         parts += [
-            f"{sample.name}{_label_text(sample.labels)} {floatToGoString(sample.value)}\n" for sample in family.samples
+            f"{_series(sample.name, tuple(sample.labels.items()))} {floatToGoString(sample.value)}\n"
+            for sample in family.samples
         ]
     if is_open:
         parts.append("# EOF\n")
     return "".join(parts).encode()
 
 
-def _label_text(labels: Mapping[str, str]) -> str:
+@lru_cache(_SERIES_MAX)
+def _series(name: str, labels: tuple[tuple[str, str], ...]) -> str:
+    """Return a series as it is written, which takes longer than its value."""
     if not labels:
-        return ""
+        return name
     pairs = []
-    for name, value in sorted(labels.items()):
+    for label, value in sorted(labels):
         text = value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-        pairs.append(f'{name}="{text}"')
-    return "{" + ",".join(pairs) + "}"
+        pairs.append(f'{label}="{text}"')
+    return name + "{" + ",".join(pairs) + "}"
 
 
 def _quality(text: str) -> float:
