@@ -2,7 +2,9 @@
 
 A real `lockstep exporter` with a real mosquitto; this process plays the ranks, by the marks that an agent leaves for
 steps with so many collectives, half of them synchronous and half of them inside the backward, and a coordinator that
-acknowledges.
+acknowledges. Pages are scraped as Prometheus does, over open connections, in OpenMetrics, compressed, but more often: a
+chart's default is every 15 s. A plain process with as many series runs next to it (plain_exporter.py): absolute figures
+depend on the day, relative ones do not.
 
     python -m benchmarks.exporter_cost [--ranks 8] [--seconds 20] [--collectives 200] [--json]
 
@@ -10,12 +12,17 @@ Exit code 1 when a budget is missed.
 """
 
 import argparse
+import http.client
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +42,13 @@ CPU_BUDGET_RATIO = 0.05
 MEMORY_BUDGET_MB = 80
 SCRAPE_BUDGET_MS = 5.0
 HOST_WATCH_BUDGET_RATIO = 0.005
+WARM_UP_STEPS = 2 * STEPS_PER_SECOND
+SETTLE_S = 1.5
+"""Time after the last step in which everything is published; its CPU time counts, the time itself does not."""
+_PROMETHEUS = {
+    "Accept": "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1",
+    "Accept-Encoding": "gzip",
+}
 _WAITING = "lockstep_exporter_spool_messages "
 _HOST_WATCH = "lockstep_exporter_host_watch_time_seconds_total "
 _FACTS = RankFacts(
@@ -113,14 +127,52 @@ def process_cost(pid: int) -> tuple[float, float]:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), int(resident.split()[1]) / 1024
 
 
+class Scraper:
+    """Scrapes a page as Prometheus does, over a connection that stays open; `times_ms` are those until it was read."""
+
+    def __init__(self, port: int) -> None:
+        self.times_ms: list[float] = []
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+
+    def scrape(self) -> None:
+        """Scrape once, and record how long it took; the text is not unpacked."""
+        began = time.perf_counter()
+        self._connection.request("GET", "/metrics", headers=_PROMETHEUS)
+        answer = self._connection.getresponse()
+        body = answer.read()
+        self.times_ms.append((time.perf_counter() - began) * 1000)
+        assert answer.status == HTTPStatus.OK
+        assert body
+
+
+class Ranks:
+    """Plays the steps of all ranks of a run."""
+
+    def __init__(self, directory: Path, ranks: int, collectives: int) -> None:
+        self.steps = 0
+        self._rings = open_rings(directory, ranks)
+        self._template = StepTemplate(collectives)
+        self._begin_ns = 0
+        for ring in self._rings:
+            ring.facts(facts_to_json(_FACTS))
+
+    def step(self) -> None:
+        """Wait until the running step ends, at the job's pace, and write its marks."""
+        self._begin_ns = self._begin_ns or time.monotonic_ns()
+        start_ns = self._begin_ns + self.steps * STEP_NS
+        time.sleep(max(0, start_ns + STEP_NS - time.monotonic_ns()) / 1e9)
+        marks = self._template.marks(self.steps, start_ns)
+        for ring in self._rings:
+            ring.marks(marks)
+            ring.beat(start_ns + STEP_NS)
+        self.steps += 1
+
+
 def measure(directory: Path, ranks: int, seconds: int, collectives: int) -> dict[str, Any]:
-    """Return the costs over `seconds` of steady work."""
+    """Return the costs over `seconds` of steady work, and those of the plain process over the same seconds."""
     settings = {"root": str(directory / "shared"), "spool_directory": str(directory / "spool"), "node": "node"}
     settings["metrics_level"] = "full"  # the most that it can cost
-    rings = open_rings(directory / "shared" / "run", ranks)
-    for ring in rings:
-        ring.facts(facts_to_json(_FACTS))
-    scrape_ms = []
+    played = Ranks(directory / "shared" / "run", ranks, collectives)
     with mosquitto(directory) as broker, coordinating_in_thread(broker.port):
         port = free_port()
         settings |= {"broker_port": str(broker.port), "http_port": str(port), "http_host": "127.0.0.1"}
@@ -129,35 +181,62 @@ def measure(directory: Path, ranks: int, seconds: int, collectives: int) -> dict
         with running([sys.executable, "-m", "lockstep.cli.main", "exporter", *flags], log) as exporter:
             url = f"http://127.0.0.1:{port}"
             wait_ready(f"{url}/-/ready", exporter, log)
-            template = StepTemplate(collectives)
-            begin_ns = time.monotonic_ns()
-            cpu_begin, _ = process_cost(exporter.pid)
-            for step in range(seconds * STEPS_PER_SECOND):
-                start_ns = begin_ns + step * STEP_NS
-                time.sleep(max(0, start_ns + STEP_NS - time.monotonic_ns()) / 1e9)  # the pace of the job that is played
-                marks = template.marks(step, start_ns)
-                for ring in rings:
-                    ring.marks(marks)
-                    ring.beat(start_ns + STEP_NS)
-                if step % STEPS_PER_SECOND == 0:
-                    began = time.perf_counter()
-                    assert get(f"{url}/metrics")
-                    scrape_ms.append((time.perf_counter() - began) * 1000)
-            total = ranks * seconds * STEPS_PER_SECOND
-            wait_until(lambda: _steps(url) == total, 10, f"{total} steps in /metrics")
+            for _ in range(WARM_UP_STEPS):
+                played.step()
+            series = sum(not line.startswith("#") for line in (get(f"{url}/metrics") or "").splitlines())
+            with plain_exporter(directory, series) as (plain, plain_port):
+                costs = _measure_both(played, seconds, (exporter, port), (plain, plain_port))
+            wait_until(lambda: _steps(url) == ranks * played.steps, 10, f"{ranks * played.steps} steps in /metrics")
             wait_until(lambda: _sum_of(url, _WAITING) == 0, 10, "every message committed")
-            cpu_end, resident_mb = process_cost(exporter.pid)
             host_watch_s = _sum_of(url, _HOST_WATCH)
+    played_s = played.steps / STEPS_PER_SECOND + SETTLE_S
     return {
         "ranks": ranks,
         "collectives": collectives,
-        "cpu_ratio": (cpu_end - cpu_begin) / seconds,
-        "host_watch_ratio": host_watch_s / seconds,
+        "series": series,
+        "host_watch_ratio": host_watch_s / played_s,
         "processes": sum(path.name.isdigit() for path in Path("/proc").iterdir()),
-        "resident_mb": resident_mb,
-        "scrape_p50_ms": statistics.median(scrape_ms),
-        "scrape_max_ms": max(scrape_ms),
+        **costs,
     }
+
+
+def _measure_both(
+    played: Ranks, seconds: int, real: tuple[subprocess.Popen[bytes], int], plain: tuple[subprocess.Popen[bytes], int]
+) -> dict[str, float]:
+    """Play steps, scrape both processes once a second, and return what they took."""
+    scraper, plain_scraper = Scraper(real[1]), Scraper(plain[1])
+    cpu_begin, _ = process_cost(real[0].pid)
+    plain_begin, _ = process_cost(plain[0].pid)
+    for second in range(seconds):
+        # Not always at the same time of a second: what the exporter does once a second may then always coincide.
+        at = 3 * second % STEPS_PER_SECOND
+        for tenth in range(STEPS_PER_SECOND):
+            played.step()
+            if tenth == at:
+                scraper.scrape()
+            elif tenth == (at + STEPS_PER_SECOND // 2) % STEPS_PER_SECOND:
+                plain_scraper.scrape()
+    time.sleep(SETTLE_S)
+    cpu_end, resident_mb = process_cost(real[0].pid)
+    plain_end, _ = process_cost(plain[0].pid)
+    return {
+        "cpu_ratio": (cpu_end - cpu_begin) / seconds,
+        "plain_cpu_ratio": (plain_end - plain_begin) / seconds,
+        "resident_mb": resident_mb,
+        "scrape_p50_ms": statistics.median(scraper.times_ms),
+        "scrape_max_ms": max(scraper.times_ms),
+        "plain_scrape_p50_ms": statistics.median(plain_scraper.times_ms),
+    }
+
+
+@contextmanager
+def plain_exporter(directory: Path, series: int) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run the plain process; yield it and its port."""
+    port, log = free_port(), directory / "plain.log"
+    command = [sys.executable, "-m", "benchmarks.plain_exporter", str(port), str(series)]
+    with running(command, log) as process:
+        wait_ready(f"http://127.0.0.1:{port}/metrics", process, log)
+        yield process, port
 
 
 def _steps(url: str) -> float:
@@ -179,6 +258,10 @@ def checks_of(row: dict[str, Any]) -> list[Check]:
         _at_most("memory", row["resident_mb"], MEMORY_BUDGET_MB, "{:.0f} MB"),
         _at_most("time of a scrape, median", row["scrape_p50_ms"], SCRAPE_BUDGET_MS, "{:.1f} ms"),
         Check("time of a scrape, longest", f"{row['scrape_max_ms']:.1f} ms"),
+        Check("CPU of a plain process with as many series", f"{row['plain_cpu_ratio']:.2%} of a core"),
+        Check("CPU, relative to it", f"{row['cpu_ratio'] / row['plain_cpu_ratio']:.2f}"),
+        Check("time of a scrape of the plain process, median", f"{row['plain_scrape_p50_ms']:.1f} ms"),
+        Check("time of a scrape, relative to it", f"{row['scrape_p50_ms'] / row['plain_scrape_p50_ms']:.2f}"),
     ]
 
 

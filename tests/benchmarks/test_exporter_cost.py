@@ -11,6 +11,8 @@ WITHIN = {
     "resident_mb": exporter_cost.MEMORY_BUDGET_MB,
     "scrape_p50_ms": exporter_cost.SCRAPE_BUDGET_MS,
     "scrape_max_ms": 1000.0,
+    "plain_cpu_ratio": 0.01,
+    "plain_scrape_p50_ms": 4.0,
 }
 
 
