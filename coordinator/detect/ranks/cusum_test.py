@@ -161,6 +161,11 @@ class CusumTest:
         is_far = above > np.maximum(FAR_SIGMAS * sigma_C, least)
         return dict(zip((series[is_far] - series_group.span.start).tolist(), above[is_far].tolist(), strict=True))
 
+    def mean_of(self, series_group: SeriesGroup) -> "Floats":
+        """Return the long means of a series group's series, ratio, including their learnt levels."""
+        mean_N: Floats = self._mean_N[series_group.span] + self._baseline_N[series_group.span]
+        return mean_N
+
     def static_of(self, series_group: SeriesGroup) -> "Floats":
         """Return the static differences of a series group's series, ratio, shrunk by what noise explains."""
         return self._static.static_of(np.arange(series_group.span.start, series_group.span.stop))

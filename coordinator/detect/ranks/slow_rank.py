@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     Places = NDArray[np.intp]
 
 _MOVING_SHARE = 1 / 8  # of a stage's ranks: this many slow ranks shift its 30 % quantile by a stage's reported effect
+_SHARED_MIN = 0.5  # of a group's deviation that each of its ranks must have
 _UNEVEN_RATIO = 2.0  # above it, a slow rank is rarely the lowest of its stage except by its batch
 _FAR_FLOORS = 4.0  # smallest effects, 10 % of a step: a single step with less is not slow
 
@@ -348,12 +349,14 @@ class SlowRankTest:
 
     @property
     def slow_R(self) -> "NDArray[np.bool_]":
-        """Ranks in alarm, including those of a slow replica or stage."""
+        """Ranks in alarm, including those of a slow replica or stage that share its excess."""
         slow_R: NDArray[np.bool_] = self.ranks.alarm_N
-        if self.replicas.is_alarmed:
-            slow_R |= self.replicas.alarm_N[self.replica_groups.group_R]
-        if self.stages.is_alarmed:
-            slow_R |= self._slow_stage_P()[self.stage_groups.group_R]
+        if self.replicas.is_alarmed or self.stages.is_alarmed:
+            mean_of, above_R = self._test.mean_of, self._test.mean_of(self.ranks)
+            slow_R |= _sharing(self.replicas.alarm_N, mean_of(self.replicas), self.replica_groups, above_R)
+            if self.has_replicas:
+                above_R += self.replica_groups.spread(mean_of(self.replicas))
+            slow_R |= _sharing(self._slow_stage_P(), mean_of(self.stages), self.stage_groups, above_R)
         if self.parts is not None:
             slow_R[self.parts.columns] = True
         return slow_R
@@ -407,3 +410,15 @@ class SlowRankTest:
 
     def _parts(self) -> "dict[str, CusumTest | WorkCorrection | PlaceEffects | StagePast]":
         return {"test": self._test, "work": self.work, "places": self.place_effects, "stage_past": self._past}
+
+
+def _sharing(slow_G: "NDArray[np.bool_]", mean_G: "Floats", groups: Groups, above_R: "Floats") -> "NDArray[np.bool_]":
+    """Return the ranks of slow groups, less those that work faster than their group by half of its deviation.
+
+    The low quantile of a replica of four is slow if three of them are. `mean_G` is the deviation of each group, ratio,
+    and `above_R` how far each rank is above its group, both means over the same steps. Without a slow group: no rank.
+    """
+    if not slow_G.any():
+        return np.zeros(len(above_R), dtype=bool)
+    sharing_R: NDArray[np.bool_] = slow_G[groups.group_R] & (above_R > -_SHARED_MIN * groups.spread(mean_G))
+    return sharing_R

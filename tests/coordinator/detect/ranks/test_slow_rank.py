@@ -133,6 +133,28 @@ def test_a_slow_replica_is_named_as_a_whole():
     assert first_alarms(recording.self_seconds, replicas=replicas) == dict.fromkeys((4, 5, 6, 7), 62)
 
 
+@pytest.mark.parametrize("ratio", [0.03, 0.05, 0.2])
+@pytest.mark.parametrize(("healthy", "slow"), [(25, (8, 9, 24)), (21, (4, 5, 20)), (8, (9, 24, 25)), (0, (1, 16, 17))])
+def test_the_healthy_rank_of_a_replica_of_four_is_not_named_with_the_three_others(healthy, slow, ratio):
+    """A low quantile of four is that of the three, so the replica is slow as a whole: but not this rank of it."""
+    assert healthy not in slow
+    recording = generate(Scenario(degrees="tp=2,pp=2,dp=8", steps=160, seed=healthy))
+    own = recording.self_seconds.copy()
+    own[60:, slow] += ratio * 0.4
+    stages, replicas = [rank // 16 for rank in range(32)], [rank % 16 // 2 for rank in range(32)]
+    assert first_alarms(own, stages, replicas).keys() == set(slow)
+
+
+def test_the_healthy_quarter_of_a_slow_stage_is_not_named():
+    """Twelve of sixteen ranks are slow, more than a low quantile bears: the stage is named, less those who are not."""
+    recording = generate(Scenario(degrees="dp=16,pp=2", steps=160, seed=3))
+    own = recording.self_seconds.copy()
+    slow = [rank for rank in range(16) if rank % 4]
+    own[60:, slow] += 0.05 * 0.4
+    found = first_alarms(own, [rank // 16 for rank in range(32)])
+    assert found.keys() == set(slow)
+
+
 def test_sequence_imbalance_is_no_fault_and_hides_none():
     """Uneven batches of 12 % accuse no one; +10 % under them is found, because replicas move together in seconds."""
     scenario = Scenario(degrees="tp=4,dp=8", sequence_sigma=0.12, steps=200)
