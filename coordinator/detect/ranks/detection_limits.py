@@ -290,6 +290,8 @@ class DetectionLimits:
         No limit is below the floor, so most candidates are rejected by `least_median` beforehand.
         """
         policy, floor, group_C = self.policy, self.floor_ratio, those.noise_group
+        if self.tail is not None:
+            return self._matters(those)
         factor = those.noise_factor
         limit_C = self.limit(group_C, np.clip(those.run, 1, LONG_STEPS).astype(np.float64), noise_factor=factor)
         mean_C = those.deviation / np.maximum(those.run, 1)
@@ -309,6 +311,16 @@ class DetectionLimits:
         noisy_C = self.scale_P[group_C] > policy.noisy_sigma
         return np.where(noisy_C, self._passed_in_noise(those), summed_C) if noisy_C.any() else summed_C
 
+    def _matters(self, those: Candidates) -> "Marks":
+        """Return which candidates have an effect that is reported, where limits of sums are learnt from sums.
+
+        Their sums have passed what chance reaches. A limit for means as well would count chance twice.
+        """
+        floor = self.floor_ratio
+        matters_C: Marks = (those.deviation > floor * those.run) & (those.median > floor)
+        matters_C &= those.least > self.policy.least_share * floor
+        return matters_C
+
     def has_changed(self, those: Candidates, past_C: "Floats", changes_2C: "Floats") -> "Marks":
         """Return which candidates exceed their own past by an effect that noise does not explain, shape (C,).
 
@@ -317,7 +329,8 @@ class DetectionLimits:
         change_C, since_C = changes_2C
         now_C = np.maximum(those.lasting, those.median)
         steps_C = np.clip(since_C, 1, LONG_STEPS).astype(np.float64)
-        changed_C: Marks = now_C - past_C > self.limit(those.noise_group, steps_C, noise_factor=those.noise_factor)
+        limit_C = self.limit(those.noise_group, steps_C, noise_factor=those.noise_factor)
+        changed_C: Marks = now_C - past_C > (limit_C if self.tail is None else self.floor_ratio)
         changed_C &= change_C > self.alarm_sigmas_P[those.noise_group]
         return changed_C
 

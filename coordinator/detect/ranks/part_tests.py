@@ -15,7 +15,6 @@ a step are at 8 %. Its limit follows from the steps between false pages of the w
 Shapes: R ranks, P stages, D replicas, N series (parts x ranks).
 """
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -57,7 +56,6 @@ def as_policy(policy: "ExcessPolicy", series: int) -> "ExcessPolicy":
         clip_sigmas=_SLACK_SIGMAS + limit / _STALLED_STEPS,
         stalled_steps=_STALLED_STEPS,
         floor_ratio=policy.noisy_sigma,
-        noisy_sigma=math.inf,
     )
 
 

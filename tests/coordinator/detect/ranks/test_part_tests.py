@@ -54,6 +54,17 @@ def test_a_part_is_named_by_its_own_noise(part, ratio, steps, seed):
     assert 80 <= found[5, part] < 80 + steps
 
 
+@pytest.mark.parametrize(("part", "ratio", "steps"), [("backward", 0.2, 6), ("forward", 0.1, 10)])
+def test_a_noisy_part_is_found_once_its_sum_is_beyond_chance(part, ratio, steps):
+    """Shifts of 3 and 2 sigma: the sum's limit covers chance, and a second limit for their mean would only delay them."""
+    delays = []
+    for seed in range(24):
+        parts = job(seed)
+        parts[part][80:, 5] += ratio * OWN
+        delays.append(alarms(parts).get((5, part), 120) - 79)
+    assert np.median(delays) <= steps
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_healthy_parts_are_silent(seed):
     """Nothing is named in 400 healthy steps, nor where a part stalls for two steps in a row."""
