@@ -1,11 +1,12 @@
 """The bound of the most powerful test: what it must be by theory, and where there is none."""
 
 from dataclasses import replace
+from math import comb
 
 import numpy as np
 import pytest
 
-from benchmarks.scenarios.bound import least_delays, shift_sigmas
+from benchmarks.scenarios.bound import job_shift, least_delays, shift_sigmas
 from benchmarks.scenarios.catalogue import FAULTS, HEALTHY
 from benchmarks.scenarios.model import generate
 from coordinator.detect.error_budget import average_run_length, cusum_limit
@@ -43,6 +44,31 @@ def test_its_noise_is_that_of_the_generated_records():
     middle = np.median(excess[970:]) - np.median(excess[:970])
     sigma = 1.4826 * np.median(np.abs(excess[:970] - np.median(excess[:970])))
     assert middle / sigma == pytest.approx(shift_sigmas(scenario, fault), rel=0.1)
+
+
+def test_four_slow_steps_of_two_hundred_are_no_chance():
+    """Three are, of eight ranks that have one in 2,000: a fault of 1 in 20 is found as often as it has four of them."""
+    found = np.mean(least_delays(FAULTS["50 % in 1 of 20"](8, 1), BUDGET) <= 200)
+    assert found == pytest.approx(1 - sum(comb(200, k) * 0.05**k * 0.95 ** (200 - k) for k in range(4)), abs=0.005)
+    assert np.mean(least_delays(FAULTS["20 % in 1 of 5"](8, 1), BUDGET)) < 20
+
+
+def test_a_slower_job_hides_in_noise_that_is_large_or_remembers():
+    """Of +20 % in 7 % noise each of these takes longer to find; the mean delay in white noise is what Siegmund gives."""
+
+    def mean(ratio=0.2, common=0.07, memory=0.5):
+        scenario = FAULTS["job 20 %, noise 7 %"](8, 1)
+        noise = replace(scenario.noise, common=common, common_memory=memory)
+        return np.mean(
+            least_delays(replace(scenario, noise=noise, faults=(replace(scenario.faults[0], ratio=ratio),)), BUDGET)
+        )
+
+    assert mean() < min(mean(ratio=0.15), mean(common=0.1), mean(memory=0.8))
+    white = FAULTS["job 20 %, noise 7 %"](8, 1)
+    white = replace(white, noise=replace(white.noise, common_memory=0.0, common=0.12))
+    slack = job_shift(white)[0] / 2
+    expected = average_run_length(-slack, cusum_limit(slack, BUDGET))
+    assert np.mean(least_delays(white, BUDGET)) == pytest.approx(expected, rel=0.06)
 
 
 def test_other_scenarios_have_none():
