@@ -99,9 +99,8 @@ def fit_device(cluster: Cluster, measured: DeviceMeasurements) -> DeviceFit:
             raise ConfigError(f"cluster.device.{what}: got {got}, expected at least what is measured")
     device = cluster.with_device(**parameters).device
     if measured.attention:
-        ratios = [_attention_seconds(each, device) / each.seconds for each in measured.attention[::2]]
-        parameters["attention_ratio"] = device.attention_ratio * median(ratios)
-        device = replace(device, attention_ratio=parameters["attention_ratio"])
+        parameters |= _fit_attention(device, measured.attention[::2])
+        device = cluster.with_device(**parameters).device
     errors = {
         "products": [_product_seconds(each, device) / each.seconds - 1 for each in measured.products[1::2]],
         "memory": [device.memory_seconds(each.moved_bytes) / each.seconds - 1 for each in measured.copies[1::2]],
@@ -132,6 +131,21 @@ def _fit_products(device: Device, products: Sequence[MeasuredProduct]) -> dict[s
         "matrix_efficiency": float(1 / per_flop_s / device.flops_per_second),
         "half_flops": float(start_s / per_flop_s),
     }
+
+
+def _fit_attention(device: Device, measured: Sequence[MeasuredAttention]) -> dict[str, float]:
+    """Return the speed of attention; of a device without speeds of kernels also the tokens that reach half of it."""
+    plain = replace(device, attention_fill=0.0)
+    if device.attention_speed is None and len({each.tokens for each in measured}) > 1:
+        # Relative errors of seconds * (1 + fill / tokens) / ratio count.
+        shares = np.array([_attention_seconds(each, plain) / each.seconds for each in measured])
+        per_token = shares / np.array([each.tokens for each in measured])
+        (inverse, fill), *_ = np.linalg.lstsq(np.stack([shares, per_token], axis=1), np.ones(len(shares)))
+        if inverse > 0 and fill >= 0:
+            ratio = device.attention_ratio / float(inverse)
+            return {"attention_ratio": ratio, "attention_fill": float(fill / inverse)}
+    ratios = [_attention_seconds(each, plain) / each.seconds for each in measured]
+    return {"attention_ratio": device.attention_ratio * median(ratios)}
 
 
 def _product_seconds(product: MeasuredProduct, device: Device) -> float:

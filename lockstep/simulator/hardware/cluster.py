@@ -57,7 +57,8 @@ class Device:
     tiles, of which `matrix_efficiency` is the share of the peak that a full one reaches; without, half of
     `matrix_efficiency` is reached by a product of `half_flops`: small ones fill a device badly. `attention` has the
     speeds of kernels of fused attention, which share clocks and power with products, the usual kernel first; without
-    any it is as fast as a full wave; `attention_ratio` is what it reaches of that. `optimizer_ratio` is the speed of an
+    any it is as fast as a full wave; `attention_ratio` is what it reaches of that, half of it with
+    sequences of `attention_fill` tokens (of a device without `attention`). `optimizer_ratio` is the speed of an
     optimizer step relative to that of other operators with its traffic. `attention_kernel` names another
     one; `fp8_flops_per_second` is the peak of FP8 products, of which they reach `fp8_share` times what others reach of
     theirs, in backward `fp8_backward_share` of that, where libraries add in single precision. If `launch_blocking`, the
@@ -81,6 +82,7 @@ class Device:
     attention: tuple[AttentionSpeed, ...] = ()
     attention_kernel: str | None = None
     attention_ratio: float = 1.0
+    attention_fill: float = 0.0
     optimizer_ratio: float = 1.0
     fp8_flops_per_second: float | None = None
     fp8_share: float = 1.0

@@ -91,7 +91,8 @@ def attention_seconds(flops: float, tokens: float, device: Device) -> tuple[floa
     """
     reached, speed = device.reached_flops_per_second * device.attention_ratio, device.attention_speed
     if speed is None:
-        return flops / reached, flops * _FUSED_BACKWARD_RATIO / reached
+        forward_s = flops * (1 + device.attention_fill / tokens) / reached
+        return forward_s, forward_s * _FUSED_BACKWARD_RATIO
     reached *= _sequence_share(tokens)
     return flops / (reached * speed.forward), flops * _FUSED_BACKWARD_RATIO / (reached * speed.backward)
 

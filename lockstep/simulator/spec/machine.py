@@ -125,6 +125,7 @@ _PARAMETERS = {
     "matrix_efficiency": "share of the peak that large products reach",
     "memory_efficiency": "share of the memory bandwidth that operators reach",
     "attention_ratio": "speed of fused attention divided by that of the preset's kernel, relative to products",
+    "attention_fill": "tokens with which fused attention reaches half of its speed, on a device without known kernels",
     "optimizer_ratio": "speed of an optimizer step, relative to that of other operators with its traffic",
     "half_flops": "size of a product that reaches half of the efficiency, FLOPs",
     "launch_s": "time in which the host issues an operator, seconds",

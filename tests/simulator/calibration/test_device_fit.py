@@ -55,12 +55,32 @@ def measured(cluster, *, ranks=4):
 def test_what_made_the_measurements_is_found(cluster):
     """Efficiencies, the speed of attention and links, with operators held out met exactly."""
     truth = {"matrix_efficiency": 0.4, "memory_efficiency": 0.6, "attention_ratio": 0.7}
-    true = with_parameters(cluster, truth | ({} if cluster.device.tiling else {"half_flops": 3e8}))
+    true = with_parameters(
+        cluster, truth | ({} if cluster.device.tiling else {"half_flops": 3e8, "attention_fill": 400})
+    )
     found = fit_device(cluster, measured(true))
     fitted = with_parameters(cluster, found.parameters).device
-    for name in ("matrix_efficiency", "memory_efficiency", "attention_ratio", "half_flops"):
+    for name in ("matrix_efficiency", "memory_efficiency", "attention_ratio", "attention_fill", "half_flops"):
         assert getattr(fitted, name) == pytest.approx(getattr(true.device, name), rel=1e-6), name
     assert found.held_out_errors == pytest.approx({"products": 0, "memory": 0, "attention": 0}, abs=1e-6)
+
+
+@pytest.mark.parametrize("fill", [0.0, 100.0, 2000.0])
+def test_attention_is_slower_at_short_sequences(fill):
+    """Of a device without known kernels, held-out sequences are met; with one speed for all they are not."""
+    true = CPU.with_device(attention_fill=fill)
+    found = fit_device(CPU, measured(true))
+    assert found.held_out_errors["attention"] == pytest.approx(0, abs=1e-6)
+    assert found.parameters["attention_fill"] == pytest.approx(fill, abs=1e-3)
+
+
+def test_attention_that_is_faster_at_short_sequences_has_one_speed():
+    """Where caches hold short sequences, no number of tokens slows them."""
+    made = measured(CPU)
+    faster = [replace(each, seconds=each.seconds * each.tokens**0.3) for each in made.attention]
+    parameters = fit_device(CPU, replace(made, attention=faster)).parameters
+    assert "attention_fill" not in parameters
+    assert 0 < parameters["attention_ratio"] < 1
 
 
 def test_links_are_ratios_of_the_declared_ones():
