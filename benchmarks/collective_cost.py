@@ -88,7 +88,7 @@ class Interpreted:
 FORMER_INTERPRETED = {"synchronous": Interpreted(27, 532), "asynchronous": Interpreted(32, 961)}
 """Of the agent that accounted in the training thread; of an asynchronous one, a fifth of what five added to a step."""
 NOT_INTERPRETED = Interpreted(0, 0)
-WITHOUT_EXTENSION = {"synchronous": Interpreted(3, 350), "asynchronous": Interpreted(7, 440)}
+WITHOUT_EXTENSION = {"synchronous": Interpreted(2, 345), "asynchronous": Interpreted(4, 430)}
 """Most that runs on the training thread without the C extension (Python 3.11); with it, nothing does. The end of an
 asynchronous one may be noted there: at once by 1 frame, or by 2 where it has ended before its callback is added."""
 

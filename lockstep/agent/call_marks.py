@@ -5,28 +5,33 @@ with cold caches. What is not common goes to functions of the caller's, which ma
 """
 
 from collections.abc import Callable, Mapping, Sized
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lockstep.agent.collective_marks import CollectiveMarks
-from lockstep.agent.mark_block import LAST, STEP, pack_mark, pack_plain
-from lockstep.contracts.marks import ORDINAL_MASK, PAYLOAD_BYTES_MAX, SIZE_BITS, SYNCHRONOUS, MarkKind
+from lockstep.agent.collective_marks import ORDINAL_BITS, CollectiveMarks
+from lockstep.agent.mark_block import LAST, STEP, pack_headed, pack_plain
+from lockstep.contracts.marks import KIND_BITS, ORDINAL_MASK, PAYLOAD_BYTES_MAX, SIZE_BITS, SYNCHRONOUS, MarkKind
 from lockstep.contracts.ring import ISSUE_SLOT_BYTES
 
 if TYPE_CHECKING:
     from lockstep.agent.groups import GroupUse
 
-_ISSUE, _WAIT_BEGIN, _WAIT_END = (int(kind) for kind in (MarkKind.ISSUE, MarkKind.WAIT_BEGIN, MarkKind.WAIT_END))
+_EXPECT, _WAIT_BEGIN, _WAIT_END = (int(kind) for kind in (MarkKind.EXPECT, MarkKind.WAIT_BEGIN, MarkKind.WAIT_END))
 _SYNCHRONOUSLY = (False,)
 """The argument that makes a collective synchronous, as a slice of the arguments: defaults at the end are left out."""
 
 
 class KernelCalls(NamedTuple):
-    """What a kernel calls: of torch; `issue_any` and `complete` for what is not common; the failure boundary."""
+    """What a kernel calls: torch, `issue_any` and `complete` for what is not common, and the failure boundary.
+
+    `look_at_keys` returns the keys behind the kernel's and whether the tensors are on the host; it is called once for
+    each key set, which `raw_repr` identifies.
+    """
 
     redispatch: Callable[..., Any]
-    after_key: Any
-    has_host: Callable[[Any], bool]
+    raw_repr: Callable[[Any], int]
+    look_at_keys: Callable[[Any], tuple[Any, bool]]
     unbox_group: Callable[[Any], Any]
     unbox_work: Callable[[Any], Any]
     issue_any: Callable[[int, Any], int | None]
@@ -36,6 +41,8 @@ class KernelCalls(NamedTuple):
 
 class CallMarks(CollectiveMarks):
     """Marks of calls: `kernel` returns one in front of a collective, `waiting` one around a call that waits."""
+
+    __slots__ = ()
 
     def kernel(  # noqa: C901, PLR0915  (one frame)
         self,
@@ -54,38 +61,46 @@ class CallMarks(CollectiveMarks):
         Common is a collective of one tensor on the host, or of a list of one, in a group of `known`, by the training
         thread, while `captures` is empty. `bits` are the operator's in a call site.
         """
-        redispatch, after_key, has_host, unbox_group, unbox_work, issue_any, complete, absorbs = calls
+        redispatch, raw_repr, look_at_keys, unbox_group, unbox_work, issue_any, complete, absorbs = calls
         buffer, block, clock, words, use_of = self, self._block, self._clock, self._issue_words, known.get
-        store_issues, expect, note_work = self._store_issues, self.expect, self.note_work
-        async_part, synchronous_bits, has_future = slice(async_index, async_index + 1), bits | SYNCHRONOUS, True
+        store_issues, expect, done, end_in_flight = self._store_issues, self.expect, self.done, self._end_in_flight
+        in_flight = self.in_flight
+        met_keys: dict[int, tuple[Any, bool]] = {}
+        keys_of, async_part, has_future = met_keys.get, slice(async_index, async_index + 1), True
+        asynchronous_bits, synchronous_bits = bits << KIND_BITS, (bits | SYNCHRONOUS) << KIND_BITS
 
-        def kernel(keyset: Any, *args: Any) -> Any:  # noqa: C901, PLR0912  (as above)
+        def kernel(keyset: Any, *args: Any) -> Any:  # noqa: C901, PLR0912, PLR0915  (as above)
             nonlocal has_future
+            raw_keys = raw_repr(keyset)
+            met = keys_of(raw_keys)
+            if met is None:
+                met = met_keys[raw_keys] = look_at_keys(keyset)
+            keys_behind, is_on_host = met
             is_synchronous = args[async_part] == _SYNCHRONOUSLY
             ordinal, payload_bytes = None, -1
             try:
                 use = use_of(id(unbox_group(args[group_index])))
-                if use is not None and get_ident() == buffer.thread and not captures:
+                if use is not None and is_on_host and get_ident() == buffer.thread and not captures:
                     tensor = args[payload_index]
                     if is_list:
                         tensor = tensor[0] if len(tensor) == 1 else None
-                    if tensor is not None and tensor.is_cpu:
+                    if tensor is not None and buffer._device is None:
                         try:
                             payload_bytes = tensor.nbytes
                         except RuntimeError:  # sparse
                             payload_bytes = -1
-                if use is None or payload_bytes < 0 or buffer._device is not None:
-                    ordinal = issue_any(synchronous_bits if is_synchronous else bits, args)
+                if use is None or payload_bytes < 0:
+                    ordinal = issue_any(bits | SYNCHRONOUS if is_synchronous else bits, args)
                 else:
                     if payload_bytes > PAYLOAD_BYTES_MAX:  # noqa: PLR1730  (a call)
                         payload_bytes = PAYLOAD_BYTES_MAX
-                    detail = use.detail | (synchronous_bits if is_synchronous else bits)
+                    head = use.issue_head | (synchronous_bits if is_synchronous else asynchronous_bits)
                     now = clock()
                     at = buffer._at  # one turn
                     ordinal = buffer._issued
                     buffer._issued = ordinal + 1 & ORDINAL_MASK
                     buffer._at = at + STEP
-                    pack_mark(block, at, now, _ISSUE, detail, ordinal, payload_bytes << SIZE_BITS | use.size)
+                    pack_headed(block, at, now, head, ordinal, payload_bytes << SIZE_BITS | use.size)
                     if now >= buffer._due_ns or at >= LAST:
                         buffer._store()
                     word = use.word
@@ -98,18 +113,40 @@ class CallMarks(CollectiveMarks):
             except Exception as error:  # part of the failure boundary (boundary.py)
                 if not absorbs(issue_any, error):
                     raise
-            result = redispatch(keyset & after_key, *args)
-            if ordinal is not None:
-                try:
-                    if payload_bytes < 0 and not has_host(keyset):
-                        complete(ordinal, is_synchronous, args[payload_index], result)
-                    elif is_synchronous or not has_future:
-                        expect(ordinal)
+            result = redispatch(keys_behind, *args)
+            if ordinal is None:
+                return result
+            try:
+                if not is_on_host:
+                    complete(ordinal, is_synchronous, args[payload_index], result)
+                    return result
+                if has_future and not is_synchronous:  # as note_work and note_end, without their frames
+                    try:
+                        future = unbox_work(result[-1] if type(result) is tuple else result).get_future()
+                    except RuntimeError:
+                        has_future = False
                     else:
-                        has_future = note_work(unbox_work, ordinal, result)
-                except Exception as error:  # as above
-                    if not absorbs(complete, error):
-                        raise
+                        if future.done():
+                            done(ordinal)
+                        else:
+                            key = buffer._attempt << ORDINAL_BITS | ordinal
+                            in_flight[key] = future
+                            future.add_done_callback(partial(end_in_flight, key))
+                        return result
+                if payload_bytes < 0 or get_ident() != buffer.thread:
+                    expect(ordinal)
+                    return result
+                now = clock()
+                at = buffer._at  # one turn
+                buffer._at = at + STEP
+                pack_headed(block, at, now, _EXPECT, ordinal, 0)
+                if now >= buffer._due_ns or at >= LAST:
+                    buffer._store()
+                if buffer._wants_poll:
+                    buffer._poll()
+            except Exception as error:  # as above
+                if not absorbs(complete, error):
+                    raise
             return result
 
         return kernel
@@ -135,7 +172,7 @@ class CallMarks(CollectiveMarks):
                 if not absorbs(waited, error):
                     raise
             try:
-                return wait(*args, **kwargs)
+                return wait(*args, **kwargs) if kwargs else wait(*args)  # without a second dictionary
             finally:
                 if buffer.thread == own:
                     try:

@@ -13,7 +13,7 @@ from lockstep.contracts.ring import ISSUE_SLOT_BYTES, ISSUE_SLOTS, WORDS_PER_ISS
 _CALL_SITE_MAX, _PAYLOAD_BYTES_MAX = marks.CALL_SITE_MAX, marks.PAYLOAD_BYTES_MAX
 _DETAIL_BITS, _SIZE_BITS, _SLOT_SHIFT = marks.DETAIL_BITS, marks.SIZE_BITS, marks.SLOT_SHIFT
 _DETAIL_MASK = (1 << _DETAIL_BITS) - 1
-_ORDINAL_BITS = ORDINAL_MASK.bit_length()
+ORDINAL_BITS = ORDINAL_MASK.bit_length()
 
 # fmt: off
 (
@@ -33,6 +33,8 @@ class CollectiveMarks(MarkBlockWriter):
     Of a collective's ordinal: `done` notes that it is done, `done_unknown` that it will not be known when, `expect`
     that it is at the end of the next wait. `wait_begin` and `wait_end` begin and end a wait for communication.
     """
+
+    __slots__ = ("done", "done_unknown", "expect", "wait_begin", "wait_end")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -105,7 +107,7 @@ class CollectiveMarks(MarkBlockWriter):
         if future.done():  # its callback would run here, where torch swallows what a signal handler raises in it
             self.done(ordinal)
             return
-        key = self._attempt << _ORDINAL_BITS | ordinal
+        key = self._attempt << ORDINAL_BITS | ordinal
         self.in_flight[key] = future
         future.add_done_callback(partial(self._end_in_flight, key))
 
@@ -126,7 +128,7 @@ class CollectiveMarks(MarkBlockWriter):
         return True
 
     def _end_in_flight(self, key: int, _future: Any) -> None:
-        if key >> _ORDINAL_BITS == self._attempt:
+        if key >> ORDINAL_BITS == self._attempt:
             self.done(key & ORDINAL_MASK)
         self.in_flight.pop(key, None)  # a forked child has forgotten it
 

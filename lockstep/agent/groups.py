@@ -18,7 +18,7 @@ from lockstep.agent.kinds import Described, announced_name, configured_domains, 
 from lockstep.contracts.domains import Domain, pack_ranks
 from lockstep.contracts.errors import ConfigError, LocalError
 from lockstep.contracts.kinds import described_kinds
-from lockstep.contracts.marks import OPERATORS, pack_call_site, pack_issue
+from lockstep.contracts.marks import KIND_BITS, OPERATORS, MarkKind, pack_call_site, pack_issue
 from lockstep.contracts.records import DOMAIN_KINDS
 from lockstep.contracts.ring import OTHER_SLOT, WORDS_PER_ISSUE_SLOT
 
@@ -29,18 +29,19 @@ class GroupUse:
     """What a collective's account needs of its group: the index of its kind in DOMAIN_KINDS, its ranks, its issue slot.
 
     `site` is the call site of its first operator (`marks.pack_call_site`), called asynchronously: others differ in the
-    lowest bits. `detail` is that of its issue marks, `word` the index of the slot's first issue word. `sends` and
-    `receives` are the issue slots of its sends to, and receives from, a rank of the group.
+    lowest bits. `issue_head` is kind and detail of its issue marks in one word, `word` the index of the slot's first
+    issue word. `sends` and `receives` are the issue slots of its sends to, and receives from, a rank of the group.
     """
 
-    __slots__ = ("detail", "kind", "receives", "sends", "site", "size", "slot", "word")
+    __slots__ = ("issue_head", "kind", "receives", "sends", "site", "size", "slot", "word")
 
     def __init__(self, kind: int, size: int, slot: int = OTHER_SLOT) -> None:
         self.kind = kind
         self.size = size
         self.slot = slot
         self.site = pack_call_site(OPERATORS[0], synchronous=False, domain=kind, slot=slot, group_size=size)
-        self.detail, _ = pack_issue(self.site, 0)
+        detail, _ = pack_issue(self.site, 0)
+        self.issue_head = detail << KIND_BITS | MarkKind.ISSUE
         self.word = slot * WORDS_PER_ISSUE_SLOT
         self.sends: dict[int, int] = {}
         self.receives: dict[int, int] = {}

@@ -51,6 +51,7 @@ BACKWARDS, OPTIMIZERS, STEPS = 1, 2, 3
 """`MarkBlockWriter.boundary_ends`, and what a mark is counted as."""
 pack_mark = marks.MARK_STRUCT.pack_into
 _unpack_time = struct.Struct("<Q").unpack_from  # of a mark, which begins with it
+pack_headed = struct.Struct("<QIIq").pack_into  # kind and detail in one word (`marks.KIND_BITS`)
 pack_plain = struct.Struct("<QQq").pack_into  # detail and subject of 0 in one word with the kind
 _pack_header = struct.Struct("<HHQQQQQ").pack  # what the checksum covers
 _pack_checksum = marks.CHECKSUM.pack
@@ -85,7 +86,17 @@ def _ends_after(stored: bytearray, backwards: int, optimizers: int, steps: int) 
     return backwards + kinds.count(MarkKind.BACKWARD_END), optimizers, steps + kinds.count(MarkKind.STEP_END)
 
 
-class MarkBlockWriter:
+class _Appending:
+    """The fields that each mark reads, next to each other in memory: caches are cold."""
+
+    # fmt: off
+    __slots__ = (
+        "_at", "_device", "_due_ns", "_event_due_ns", "_has_sequel", "_issued", "_position", "_wants_poll", "thread",
+    )
+    # fmt: on
+
+
+class MarkBlockWriter(_Appending):
     """Appends marks of one attempt to a block in private memory and stores it in a ring of blocks.
 
     `file` is open for writing and stays the caller's; the ring of `block_count` slots begins at byte `offset`, the
@@ -101,6 +112,21 @@ class MarkBlockWriter:
 
     Nothing here raises for a store that fails: it is counted in `failures`, and the block is lost.
     """
+
+    # fmt: off
+    __slots__ = (
+        "_adopt", "_at_boundary", "_at_store", "_attempt", "_block",
+        "_block_count", "_clock", "_cpu_clock", "_elsewhere", "_end_due_ns",
+        "_ends", "_ends_at_backward", "_file", "_flag_word", "_flags",
+        "_flags_offset", "_graphs_before", "_graphs_noted", "_graphs_seen", "_issue_words",
+        "_issues", "_issues_offset", "_key", "_met", "_offset",
+        "_polled_ns", "_sequence", "_stepping_elsewhere", "_store_issues", "backward_depth",
+        "backward_ends", "boundary_at", "boundary_ends", "closure_begin", "closure_end",
+        "collective_cost_ns", "compilations", "data_begin", "data_end", "elsewhere_ns",
+        "failures", "garbage", "in_flight", "mark_cost_ns", "meet",
+        "optimizer_ends", "poll_interval_ns", "settling", "step_ends", "watch_closure",
+    )
+    # fmt: on
 
     def __init__(
         self,
@@ -379,7 +405,13 @@ class MarkBlockWriter:
             stored, full = stored[_FULL - FIRST :], stored[: _FULL - FIRST]
             self._write(full, sequence, position, ends)
             sequence, position, ends = sequence + 1, position + marks.BLOCK_MARKS, _ends_after(full, *ends)
-        self._write(stored, sequence, position, ends)
+        # As `_write`, whose frame costs a microsecond in cold caches (benchmarks/collective_cost.py).
+        backwards, optimizers, steps = ends
+        summed = _pack_header(len(stored) // STEP, _VERSION, sequence, position, backwards, optimizers, steps) + stored
+        block = _pack_checksum(_crc32(summed)) + summed
+        place = self._offset + sequence % self._block_count * _BLOCK_BYTES
+        if pwrite(self._file, block, len(block), place) != len(block):
+            self.failures += 1
         (last_ns,) = _unpack_time(stored, len(stored) - STEP)
         self._due_ns = last_ns + _FLUSH_INTERVAL_NS
         self._event_due_ns = last_ns + _FLUSH_EVENT_NS

@@ -34,6 +34,8 @@ _WORKS_FOR_BACKWARD, _STEPS_ELSEWHERE = 2, 3
 class MarkBuffer(CallMarks):
     """All marks of one attempt, by the names that hooks call; the arguments are those of MarkBlockWriter."""
 
+    __slots__ = ()
+
     # An attempt.
 
     def begin(self) -> None:

@@ -49,6 +49,8 @@ BLOCK_COUNT = 2048
 
 OTHER_THREAD = 0x8000
 KIND_MASK = OTHER_THREAD - 1
+KIND_BITS = 16
+"""A mark's detail lies behind its kind: the two may be packed as one word of twice the bits."""
 ORDINAL_MASK = 0xFFFFFFFF
 
 FLUSH_INTERVAL_NS = 100_000_000

@@ -107,8 +107,8 @@ class Kernel:
         is_common &= not (is_list and tensors and isinstance(tensors[0], list))
         calls = KernelCalls(
             redispatch=lambda *arguments: self._redispatch(HANDLE, *arguments),
-            after_key=Keys(HOST | DEVICE),
-            has_host=lambda keys: self._has(keys, HOST),
+            raw_repr=int,
+            look_at_keys=lambda keys: (keys & Keys(HOST | DEVICE), self._has(keys, HOST)),
             unbox_group=self._unbox,
             unbox_work=lambda boxed: boxed,
             issue_any=self._issue_any,

@@ -17,11 +17,11 @@ SITE = marks.pack_call_site("allreduce_", synchronous=True, domain=3, slot=5, gr
 CALLED = {
     mark_block: ("pack_mark", "pack_plain", "_crc32", "pwrite"),
     collective_marks: ("pack_mark",),
-    call_marks: ("pack_mark", "pack_plain"),
+    call_marks: ("pack_headed", "pack_plain"),
     mark_buffer: ("pack_mark", "pack_plain"),
 }
 STEPS = 3
-FILLS = ("pack_mark", "pack_plain")
+FILLS = ("pack_headed", "pack_mark", "pack_plain")
 FUSES, TRAINS = 2, 1
 OPTIMIZER = object()
 
@@ -66,11 +66,18 @@ class Turns:
         self.made.append((MarkKind.FUSED_STEP | marks.OTHER_THREAD, 0))
 
 
-def train(ring):
+def train(ring, monkeypatch):
     """Make the marks of some steps; return them as (kind, ordinal of a collective)."""
     made = []
-    expected, expect = [], ring.buffer.expect
-    ring.buffer.expect = lambda ordinal: (expected.append(ordinal), expect(ordinal))
+    expected, pack_headed = [], call_marks.pack_headed
+
+    def pack(*arguments):
+        *_, head, ordinal, _ = arguments
+        if head == MarkKind.EXPECT:
+            expected.append(ordinal)
+        pack_headed(*arguments)
+
+    monkeypatch.setattr(call_marks, "pack_headed", pack)
     kernel, wait = Kernel(ring), ring.buffer.waiting(lambda: None, bool, lambda *_: False)
     for _ in range(STEPS):
         for name in ("data_begin", "data_end", "wait_begin", "wait_end", "backward_begin"):
@@ -122,7 +129,7 @@ def test_another_thread_may_come_behind_any_call(tmp_path, monkeypatch, marks_of
             ring = Ring(tmp_path, "Python", block_count=64, adopt=lambda steps: FUSES if steps else TRAINS)
             ring.call("begin")
             turns = Turns(patched, ring, at, marks_of_turn=marks_of_turn)
-            made = train(ring)
+            made = train(ring, patched)
             ring.call("finish")
             if not turns.is_past:
                 break

@@ -80,10 +80,11 @@ def _kernel(agent: "Agent", operator: "CollectiveOperator") -> Callable[..., Any
     from lockstep.agent.call_marks import KernelCalls  # noqa: PLC0415  (where there is no extension)
 
     keys, c10d = torch._C.DispatchKey, torch._C._distributed_c10d  # noqa: SLF001
+    after_key = torch._C._dispatch_keyset_full_after(keys.BackendSelect)  # noqa: SLF001
     calls = KernelCalls(
         redispatch=_handle(operator).redispatch_boxed,
-        after_key=torch._C._dispatch_keyset_full_after(keys.BackendSelect),  # noqa: SLF001
-        has_host=lambda keyset: keyset.has(keys.CPU),
+        raw_repr=torch._C.DispatchKeySet.raw_repr,  # noqa: SLF001
+        look_at_keys=lambda keyset: (keyset & after_key, keyset.has(keys.CPU)),
         unbox_group=c10d.ProcessGroup.unbox,
         unbox_work=c10d.Work.unbox,
         issue_any=_issuer(agent, operator),
