@@ -30,7 +30,7 @@ from coordinator.detect.ranks.noise import FAR_SIGMAS
 from coordinator.detect.ranks.noise_groups import NoiseGroups
 from coordinator.detect.ranks.one_sided_sums import OneSidedSums
 from coordinator.detect.ranks.series_groups import SeriesGroup, side_by_side
-from coordinator.detect.ranks.static_differences import StaticDifferences, lasting_level, views_of_series_groups
+from coordinator.detect.ranks.static_differences import StaticDifferences, views_of_series_groups
 from coordinator.detect.state_dict import nested, part_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     Places = NDArray[np.intp]
 
 _LONG_RATE_STEPS = 8
-_UNCLIPPED_SHARE = 2 / 3  # of what counts in full, at least 6 sigma: noise of 2 sigma is not clipped up to there
 _PAST_UNKNOWN = np.float32(1e6)  # ratio, above any deviation
 _STEPS_KEPT = 1024  # indices of the last steps, to look up an onset
 
@@ -283,35 +282,41 @@ class CusumTest:
         return left_out_N.nonzero()[0]
 
     def _learn_mean(self, values: Deviation, scratch_N: "Floats") -> None:
-        clipped_N = values.raw_N
-        if not values.reach <= self.limits.least_wide:  # otherwise no value reaches a limit
-            clipped_N = self._noise_groups.clip(values.raw_N, self.limits.widest_P(), values.reach_P)
-        np.subtract(clipped_N, self._mean_N, out=scratch_N)
-        scratch_N *= np.float32(1 / min(self.evaluated_steps - 1, _LONG_RATE_STEPS))
+        change_N = np.subtract(values.raw_N, self._mean_N, out=scratch_N)
+        self._clip_change(values, change_N)
+        change_N *= np.float32(1 / min(self.evaluated_steps - 1, _LONG_RATE_STEPS))
         if values.seen_N is not None:
-            scratch_N *= values.seen_N
-        self._mean_N += scratch_N
+            change_N *= values.seen_N
+        self._mean_N += change_N
         if self.evaluated_steps % LONG_STEPS == 0:
             if self.evaluated_steps > LONG_STEPS:
                 # A fault's onset is no random walk: in a noise group of two it would be half of all samples.
                 change_N = np.abs(self._mean_N - self._mean_before_N)
                 self._to_noise_group(change_N)
                 self.limits.long.learn(change_N, np.unique(self.suspicious), self.policy)
-            self._static.learn(self._level(values), self.evaluated_steps, self.alarms.series_A)
+            self._static.learn(self._level_N, self.evaluated_steps, self.alarms.series_A)
             self._mean_before_N = self._mean_N.copy()
 
-    def _level(self, values: Deviation) -> "Floats":
-        """Return the lasting deviation of each series, array of shape (N,), including its learnt level.
+    def _clip_change(self, values: Deviation, change_N: "Floats") -> None:
+        """Clip what one step changes in long means, modifying `change_N`, so that no single stall moves one far.
 
-        Long means clip large values: for a series beyond most of the clip, the last values are used instead.
+        What the last three steps agree on moves a mean at once to within the clip of them.
         """
-        last = self._last_three(values)
-        level_N = lasting_level(self._mean_N, last)
-        wide_P = _UNCLIPPED_SHARE * self.limits.widest_P()
-        if np.count_nonzero(values.reach_P > wide_P):
-            cut = (np.abs(self._mean_N) > self._noise_groups.per_series(wide_P.astype(np.float32))).nonzero()[0]
-            level_N[cut] = median_of_three(*(each_N[cut] for each_N in last))
-        level_N += self._baseline_N
+        wide_P = self.limits.widest_P()
+        noise_groups = self._noise_groups
+        if not np.count_nonzero(noise_groups.reach(change_N, noise_groups.highest(change_N)) > wide_P):
+            return
+        wide_N = np.broadcast_to(noise_groups.per_series(wide_P.astype(np.float32)), change_N.shape)
+        far = (np.abs(change_N) > wide_N).nonzero()[0]
+        wide_C = wide_N[far]
+        last_3C = np.array([each_N[far] for each_N in self._last_three(values)])
+        self._mean_N[far] = np.clip(self._mean_N[far], last_3C.min(axis=0) - wide_C, last_3C.max(axis=0) + wide_C)
+        change_N[far] = np.clip(values.raw_N[far] - self._mean_N[far], -wide_C, wide_C)
+
+    @property
+    def _level_N(self) -> "Floats":
+        """The lasting deviation of each series, array of shape (N,), including its learnt level."""
+        level_N: Floats = self._mean_N + self._baseline_N
         return level_N
 
     def _add(self, values: Deviation, warm_P: "Marks | None") -> None:
@@ -326,7 +331,8 @@ class CusumTest:
             static_of=self._static_above_baseline,
             noise_factor_N=self._noise_factor_N,
         )
-        self.limits.follow_sums(self.cusums.ended_group_E, self.cusums.ended_peak_E)
+        cusums = self.cusums
+        self.limits.follow_sums(cusums.ended_group_E, cusums.ended_peak_E, cusums.ended_clipped_E)
         if self.evaluated_steps % _STEPS_KEPT == 0:  # no need to count beyond this
             self.cusums.bound_runs(_STEPS_KEPT)
 
@@ -350,10 +356,9 @@ class CusumTest:
             those = self._sums.candidates(due, last_N, self._mean_N, noise_factor=self._noise_factor_of(due))
             passed_C = self.limits.passed(those)
             if passed_C.any():
-                level_N, own_C = self._level(values), self._baseline_N[due]
-                changes_2C = self.cusums.changes_of(due)
+                change_C = self.cusums.changes_of(due)
                 passed_C &= self._static.passed(
-                    due, those, level_N, own_C, changes_2C, evaluated_steps=self.evaluated_steps
+                    due, those, self._level_N, self._baseline_N[due], change_C, evaluated_steps=self.evaluated_steps
                 )
                 self._raise(due[passed_C], those.median[passed_C])
         if len(self.alarms):

@@ -15,6 +15,7 @@ import numpy as np
 from coordinator.detect.error_budget import ATTEMPT_STEPS, attempt_chance, cusum_limit, level_sigmas, steps_between
 from coordinator.detect.ranks.groups import has_nan, median_of_three
 from coordinator.detect.ranks.noise import FAR_SIGMAS, PooledNoise, PresentScatter
+from coordinator.detect.ranks.stalls import Stalls
 from coordinator.detect.ranks.sum_tail import THRESHOLD_SHARE, SumTail
 from coordinator.detect.state_dict import nested
 
@@ -37,6 +38,7 @@ FULL_FLOORS = 2.0  # smallest effects; clip of a single step in a mean, so that 
 _SIGMA_MIN = 1e-6  # avoids division by zero for a noiseless generated series; real clocks are 1,000 times coarser
 _SAFE_SHARE = 1 - 1e-6  # of a bound, so that rounding does not turn it into the limit
 _EFFECT_SHARE = 0.5  # of the smallest effect: slack of a sum designed for it
+_STALL_FLOORS = 4.0  # smallest effects, 10 % of a step: steps with less are no stalls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +81,6 @@ class Candidates:
             noise_factor=noise_factor,
         )
 
-    @property
-    def lasting(self) -> "Floats":
-        """The lasting part of the deviation: the long mean, in which a single step is clipped, or more."""
-        lasting_C: Floats = np.maximum(self.mean, self.least)
-        return lasting_C
-
 
 class DetectionLimits:
     """Noise of each noise group and the limits that follow from it; `series_group_P` gives the series group of each.
@@ -106,6 +102,7 @@ class DetectionLimits:
         self._test = test
         self._sizes_P = noise_groups.sizes_P
         self.tail = SumTail(noise_groups.count) if learns_tail else None
+        self._stalls = None if learns_tail else Stalls(noise_groups.sizes_P)  # they are in the tail
         self.attempt_steps = ATTEMPT_STEPS
         """Expected steps of the run's attempts, for tests that look once per attempt."""
         self._series = max(sum(series_F), 1)
@@ -145,6 +142,7 @@ class DetectionLimits:
         steps = self._series * steps_between(self._test, policy.false_page_steps)
         np.maximum(self.alarm_sigmas_P, cusum_limit(policy.slack_sigmas, steps), out=self.alarm_sigmas_P)
         self._white_P = self.alarm_sigmas_P
+        self._steps = steps
         self._group_steps_P: Figures = steps / self._sizes_P
         self._widen()
         self.least_wide = float(np.float32(FULL_FLOORS * floor_ratio))
@@ -160,8 +158,15 @@ class DetectionLimits:
         self.least_alarm_sigmas = float(self.alarm_sigmas_P.min())
         """The smallest sum that alarms in any noise group."""
 
-    def follow_sums(self, group_E: "Places", peak_E: "Floats") -> None:
-        """Update the limits by the sums that returned to zero in this step: their noise groups, and their peaks."""
+    def follow_sums(self, group_E: "Places", peak_E: "Floats", clipped_E: "Floats") -> None:
+        """Update the limits by the sums that returned to zero in this step.
+
+        Parameters are their noise groups, their peaks, and how much of their deviations was beyond the clip for means:
+        a static difference also has high sums, but no step of it stalls.
+        """
+        if self._stalls is not None:
+            is_stall_E = clipped_E > (_STALL_FLOORS - FULL_FLOORS) * self.floor_ratio
+            self._stalls.learn(group_E[is_stall_E], peak_E[is_stall_E], self.policy.sum_of(1))
         if self.tail is not None:
             self.tail.learn(group_E, peak_E, THRESHOLD_SHARE * self._white_P)
             self._widen()
@@ -308,6 +313,7 @@ class DetectionLimits:
         )
         least_C = np.maximum(np.minimum(limit_C, self._noisy_limit(self.short)[group_C]), those.median)
         summed_C &= those.least > policy.least_share * least_C
+        summed_C &= self._exceeds_stalls(those)
         noisy_C = self.scale_P[group_C] > policy.noisy_sigma
         return np.where(noisy_C, self._passed_in_noise(those), summed_C) if noisy_C.any() else summed_C
 
@@ -321,16 +327,33 @@ class DetectionLimits:
         matters_C &= those.least > self.policy.least_share * floor
         return matters_C
 
-    def has_changed(self, those: Candidates, past_C: "Floats", changes_2C: "Floats") -> "Marks":
+    def _exceeds_stalls(self, those: Candidates) -> "Marks":
+        """Return which candidates are more than stalls in a row, array of shape (C,).
+
+        Where the last three steps may all be stalls, the sum must exceed that of the stalls that chance explains.
+        """
+        is_stall_C = those.least > _STALL_FLOORS * self.floor_ratio
+        if self._stalls is None or not is_stall_C.any():
+            return np.ones(len(is_stall_C), dtype=bool)
+        policy = self.policy
+        row_P = self._stalls.row_P(self._steps, SHORT_STEPS)
+        limit_P = policy.sum_of(1) * (row_P - SHORT_STEPS + policy.stalled_steps)
+        exceeds_C: Marks = ~is_stall_C | (those.sum > limit_P[those.noise_group])
+        return exceeds_C
+
+    def has_changed(self, those: Candidates, past_C: "Floats", change_C: "Floats") -> "Marks":
         """Return which candidates exceed their own past by an effect that noise does not explain, shape (C,).
 
-        `changes_2C` are the sum over that past, which must also reach an alarm's, and the steps since it left zero.
+        `change_C` is the sum over that past, which must also reach an alarm's. The present level is the median of three
+        steps or the long mean, each with the limit of as many steps.
         """
-        change_C, since_C = changes_2C
-        now_C = np.maximum(those.lasting, those.median)
-        steps_C = np.clip(since_C, 1, LONG_STEPS).astype(np.float64)
-        limit_C = self.limit(those.noise_group, steps_C, noise_factor=those.noise_factor)
-        changed_C: Marks = now_C - past_C > (limit_C if self.tail is None else self.floor_ratio)
+        if self.tail is None:
+            group_C, factor = those.noise_group, those.noise_factor
+            long_C = self.limit(group_C, np.full(len(group_C), float(LONG_STEPS)), noise_factor=factor)
+            changed_C: Marks = those.median - past_C > self.short_limit(group_C, noise_factor=factor)
+            changed_C |= those.mean - past_C > long_C
+        else:
+            changed_C = np.maximum(those.mean, those.median) - past_C > self.floor_ratio
         changed_C &= change_C > self.alarm_sigmas_P[those.noise_group]
         return changed_C
 
@@ -383,8 +406,9 @@ class DetectionLimits:
             "now.series_group": self._now.sigma_K[-1:],
             "now": self.present_P,
         }
-        tail = {} if self.tail is None else {"tail": self.tail.figures_3P}
-        return nested({name: noise.state_dict() for name, noise in noises.items()}) | now | tail
+        sums = {"tail": self.tail, "stalls": self._stalls}
+        peaks = {name: own.figures_3P for name, own in sums.items() if own is not None}
+        return nested({name: noise.state_dict() for name, noise in noises.items()}) | now | peaks
 
 
 def _listed(members: "Places | slice") -> "Places":

@@ -98,22 +98,21 @@ class StaticDifferences:
         those: "Candidates",
         level_N: "Floats",
         own_C: "Floats",
-        changes_2C: "Floats",
+        change_C: "Floats",
         *,
         evaluated_steps: int,
     ) -> "Marks":
         """Return which candidates are more than a static difference, array of shape (C,).
 
         `level_N` are the lasting deviations of all series; `own_C` is the part that the candidates' figures leave out,
-        i.e. the learnt level of each; `changes_2C` is the result of `CusumState.changes_of`. Modifies `level_N`.
+        i.e. the learnt level of each; `change_C` is the result of `CusumState.changes_of`.
         """
         limits = self._limits
         passed_C: Marks = np.zeros(len(series), dtype=bool)
         if evaluated_steps >= LONG_STEPS:
-            passed_C = limits.has_changed(those, self.static_of(series) - own_C, changes_2C)
+            passed_C = limits.has_changed(those, self.static_of(series) - own_C, change_C)
         if passed_C.all():
             return passed_C
-        level_N[series] = those.lasting + own_C
         is_viewed_C = np.zeros(len(series), dtype=bool)
         for view in self._views(level_N):
             here_C = (series >= view.span.start) & (series < view.span.stop)
@@ -123,17 +122,10 @@ class StaticDifferences:
                 least = least_outlier(
                     view.fleet_N, view.references, prior_sigma=limits.policy.static_sigma, false_rate=limits.static_rate
                 )
+                # The floor is for the level itself: a median of three passes it by chance, again and again.
+                least = max(least, limits.floor_ratio)
                 passed_C[here_C] = view.level_N[series[here_C] - view.span.start] >= least
         return passed_C | ~is_viewed_C
-
-
-def lasting_level(mean_N: "Floats", last: "Sequence[Floats]") -> "Floats":
-    """Return the lasting deviation of each series, given its long mean and its last values.
-
-    Large values are clipped in the mean, so the common level of the last values takes precedence.
-    """
-    level_N: Floats = np.clip(mean_N, np.minimum.reduce(last), np.maximum.reduce(last))
-    return level_N
 
 
 def views_of_series_groups(level_N: "Floats", series_groups: "Sequence[SeriesGroup]") -> list[FleetView]:

@@ -266,3 +266,25 @@ def test_single_slow_steps_are_counted_from_what_a_series_always_was():
     assert list(far) == [40]
     assert list(far[40]) == [3]
     assert far[40][3] == pytest.approx(0.3, abs=0.03)
+
+
+@pytest.mark.parametrize("level", [0.02, 0.04, 0.08])
+def test_a_static_difference_is_known_as_well_as_a_mean_of_sixteen_steps_is(level):
+    """Of large ones too: the limits of what is more than a static difference follow from such means."""
+    errors = []
+    for seed in range(40):
+        values = noise(steps=16, sigma=0.008, seed=seed)
+        values[:, 3] += level
+        test, _ = run(values)
+        errors.append(test.static_of(test.series_groups[0])[3] / test._static.share_P[0] - level)
+    assert np.sqrt(np.mean(np.square(errors))) < 1.5 * 0.008 / np.sqrt(16)
+
+
+@pytest.mark.parametrize(("usual", "last"), [(0.018, 0.032), (0.016, 0.03)])
+def test_three_long_steps_are_no_lasting_difference(usual, last):
+    """A device that was always a little slow has three slower steps: neither a change nor an outlier beyond the floor."""
+    for seed in range(10):
+        values = noise(steps=63, seed=seed)
+        values[:, 3] += usual
+        values[60:, 3] = last
+        assert run(values)[1][3] is None

@@ -17,7 +17,7 @@ def rows(steps=120):
     parts = [rng.normal(0, sigma, (steps, len(own))) for own, sigma in zip(POOLS, SIGMAS, strict=True)]
     parts[0][60:90, 3] += 0.05
     parts[1][40:70, 2] += 0.04
-    parts[2][50, 1] += 9.0
+    parts[0][50, 1] += 9.0  # a stall in the last kind would have more in a row explained, the more series there are
     parts[2][80:, 0] += 1.0
     parts[0][rng.random(parts[0].shape) < 0.02] = np.nan
     return parts
