@@ -141,7 +141,7 @@ def _of_rank(incident: "Incident", rows: "list[StepRow]", scene: ExplanationCont
         },
         "samples": described,
         "noise": {} if is_alone else of.noise(excess_K, _healthy(incident, steps)),
-        "rule": _rule(scene.policy, scene.policy.excess.floor_ratio, "own work longer than the reference"),
+        "rule": _rule(scene.policy, scene.policy.excess.floor_ratio, "own work longer than the reference", incident),
     }
 
 
@@ -184,7 +184,7 @@ def _of_domain(
         },
         "samples": {"steps": steps, "own_seconds": of.numbers(own_K)},
         "noise": of.noise(own_K / past - 1, healthy) if past else {},
-        "rule": _rule(scene.policy, scene.policy.link.effect_ratio, "transfers longer than the reference"),
+        "rule": _rule(scene.policy, scene.policy.link.effect_ratio, "transfers longer than the reference", incident),
     }
 
 
@@ -248,11 +248,22 @@ def _healthy(incident: "Incident", steps: list[int]) -> int:
     return 0 if onset_step is None else sum(step < onset_step for step in steps)
 
 
-def _rule(policy: "Policy", floor_ratio: float, what: str) -> str:
+def _rule(policy: "Policy", floor_ratio: float, what: str, incident: "Incident") -> str:
+    """Return the rule of the test that raised the alarm: its own limits if it reported them, else the policy's."""
     own = policy.excess
+    limits = {
+        "floor_ratio": floor_ratio,
+        "clip_sigmas": own.clip_sigmas,
+        "slack_sigmas": own.slack_sigmas,
+        "alarm_sigmas": own.alarm_sigmas,
+    }
+    limits |= {name: incident.numbers[name] for name in limits if name in incident.numbers}
+    if limits["slack_sigmas"] != own.slack_sigmas:  # that of parts
+        what = f"a part of {what}"
     return (
-        f"{what} by {floor_ratio:.1%} or more that noise does not explain, until the CUSUM of the excess in sigmas "
-        f"(at most {own.clip_sigmas:g} a step, less {own.slack_sigmas:g}) exceeds {own.alarm_sigmas:g}"
+        f"{what} by {limits['floor_ratio']:.1%} or more that noise does not explain, until the CUSUM of the excess in "
+        f"sigmas (at most {limits['clip_sigmas']:.3g} a step, less {limits['slack_sigmas']:g}) exceeds "
+        f"{limits['alarm_sigmas']:.3g}"
     )
 
 

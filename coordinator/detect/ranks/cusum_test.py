@@ -373,6 +373,16 @@ class CusumTest:
         """Return the standard deviation of one step of a series, and the mean of three steps that noise explains."""
         return self.limits.explained(self.evaluated_steps)[int(self._noise_groups.of(np.array([series]))[0])]
 
+    def rule_of(self, series: int) -> dict[str, float]:
+        """Return what alarms a series: the smallest effect, the limit of its sum, and what a step adds to that."""
+        policy, noise_group = self.policy, int(self._noise_groups.of(np.array([series]))[0])
+        return {
+            "floor_ratio": self.limits.floor_ratio,
+            "clip_sigmas": policy.clip_sigmas,
+            "slack_sigmas": policy.slack_sigmas,
+            "alarm_sigmas": float(self.limits.alarm_sigmas_P[noise_group]),
+        }
+
     def _raise(self, raised: "Places", median_C: "Floats") -> None:
         known = len(self._steps)
         last = [min(steps, known) for steps in self.cusums.lasted(raised, median_C)]

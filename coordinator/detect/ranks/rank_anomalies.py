@@ -179,6 +179,7 @@ class RankAnomalies:
             numbers={
                 "sigma_ratio": sigma_ratio,
                 "gate_ratio": limit_ratio,
+                **test.rule_of(series),
                 **{f"{name}_seconds": value for name, value in explanation.own.items()},
                 **{f"peers_{name}_seconds": value for name, value in explanation.peers.items()},
             },

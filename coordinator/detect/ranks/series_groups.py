@@ -47,6 +47,9 @@ class JointTest(Protocol):
     def noise_of(self, series: int) -> tuple[float, float]:
         """Return the standard deviation of one step of a series, and the mean of three that noise explains."""
 
+    def rule_of(self, series: int) -> dict[str, float]:
+        """Return what alarms a series: the smallest effect, the limit of its sum, and what a step adds to that."""
+
 
 class SeriesGroup:
     """A view of a test whose series and noise groups are numbered from 0."""
@@ -119,3 +122,7 @@ class SeriesGroup:
     def noise_of(self, series: int) -> tuple[float, float]:
         """Return the standard deviation of one step of a series, and the mean of three that noise explains."""
         return self._test.noise_of(self.span.start + series)
+
+    def rule_of(self, series: int) -> dict[str, float]:
+        """Return what alarms a series: the smallest effect, the limit of its sum, and what a step adds to that."""
+        return self._test.rule_of(self.span.start + series)

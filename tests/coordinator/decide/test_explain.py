@@ -57,6 +57,16 @@ def test_a_slow_rank_is_explained_by_its_samples_and_its_peers():
     assert size(described) < BYTES_MAX
 
 
+def test_the_rule_is_that_of_the_test_that_raised_the_alarm():
+    """A part's test has a slack, a clip and a limit of its own, which the noise of the job raises."""
+    own = {"floor_ratio": 0.05, "clip_sigmas": 3.46, "slack_sigmas": 1.0, "alarm_sigmas": 14.28}
+    shown = scene(Scenario(degrees="dp=16").with_fault("compute", 3, seconds=0.06, begin=60))
+    rule = explanation(opened(numbers=own), shown)["rule"]
+    assert rule.startswith("a part of own work longer than the reference by 5.0% or more")
+    assert "(at most 3.46 a step, less 1) exceeds 14.3" in rule
+    assert "(at most 6 a step, less 2) exceeds 11" in explanation(opened(), shown)["rule"]
+
+
 def test_what_a_replica_shares_is_shown_apart():
     """Under uneven batches, the reference alone would not show why a rank was named."""
     scenario = Scenario(degrees="tp=4,dp=4", sequence_sigma=0.12).with_fault("compute", 3, seconds=0.06, begin=60)

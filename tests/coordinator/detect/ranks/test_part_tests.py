@@ -162,3 +162,15 @@ def test_a_pause_of_the_whole_job_delays_no_part(part, pause):
         named = step if named is None and test.slow_columns.tolist() == [5] else named
     assert named is not None
     assert named <= 80 + 4
+
+
+def test_a_part_in_alarm_reports_the_limit_of_its_own_test():
+    parts = job(seed=1)
+    parts["data"][60:, 5] += 0.05
+    test = slow_rank_test(parts, 70)
+    series_group, column = test.verdict_of(5)
+    rule = series_group.rule_of(column)
+    assert series_group is test.parts.of(5)["data"]
+    assert rule["slack_sigmas"] == as_policy(ExcessPolicy(), 1).slack_sigmas
+    assert rule["alarm_sigmas"] == test.parts.test.limits.alarm_sigmas_P[0]
+    assert test.ranks.rule_of(5)["alarm_sigmas"] == ExcessPolicy().alarm_sigmas
