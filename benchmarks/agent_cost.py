@@ -4,16 +4,17 @@
     python -m benchmarks.agent_cost [--json] [--quick]
 
 Step: the six marks of a step without collectives (data, backward, optimizer: begin and end), made through the methods
-that the hooks call, with the stores, signs of life and looks for requests that fall due meanwhile. Hooks: the same
-where they stand, around calls of torch; the call without the agent is subtracted. Collectives:
-benchmarks/collective_cost.py. Marks alone, with both writers: benchmarks/mark_cost.py. Share: a step and two
+that the hooks call, with the stores, signs of life and looks for requests that fall due meanwhile, less an empty call.
+Hooks: the same where they stand, around calls of torch; the call without the agent is subtracted. Collectives:
+benchmarks/collective_cost.py. Single marks, and the writer in Python: benchmarks/mark_cost.py. Share: a step and two
 asynchronous collectives, of 100 ms.
 
-Thread CPU time, on one processor (placement.py), as the reference machine would take it (thread_time.py). Hot: the
-median of several rounds. Cold: 64 MB are touched before each call, which is what a training's own work does to the
-caches; the lower quartile. Memory: by how much a rank grows, its
-ring included. Whole step: benchmarks/agent_job.py, whose records' own `agent_ns` is an estimate from these figures
-(agent.py). Rounds are counted, and the jobs have a limit of time: it ends on a busy machine as well.
+Thread CPU time, on one processor (placement.py). Hot: one call after another. Cold: 64 MB are touched before each call,
+which is what a training's own work does to the caches; the lower quartile of a round. One rule scales all rows of the
+table to the machine that the budgets are for: what an empty kernel in Python added in the same round, hot by hot and
+cold by cold (collective_cost.py); the figures as measured are next to the scaled ones. Memory: by how much a rank
+grows, its ring included. Whole step: benchmarks/agent_job.py, whose records' own `agent_ns` is an estimate from these
+figures (agent.py). Rounds are counted, and the jobs have a limit of time: it ends on a busy machine as well.
 
 Exit code 1 when a budget is missed, 2 when the C extension or the kernels in C++ are not built.
 """
@@ -21,7 +22,6 @@ Exit code 1 when a budget is missed, 2 when the C extension or the kernels in C+
 import argparse
 import json
 import os
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable
@@ -36,15 +36,20 @@ from benchmarks.agent_memory import measure_memory
 from benchmarks.agent_steps import Steps, hooked_calls, watched
 from benchmarks.caches import TOUCHED_BYTES, touch
 from benchmarks.checks import Check, has_missed
+from benchmarks.collective_cost import FLOOR, Figure, Slowness, floor_slowness, less
+from benchmarks.collective_cost import measure as measure_variants
+from benchmarks.collective_variants import BARE, FLOORS, OPERATIONS, Variant
 from benchmarks.cost_table import Cost, Row, table
 from benchmarks.placement import one_processor
-from benchmarks.thread_time import ReferenceMachine
+from benchmarks.thread_time import ReferenceMachine, cold_ns, empty, warm_ns
 from lockstep.agent.hooks import native
 from lockstep.agent.mark_writer import C_EXTENSION, mark_buffer_type
 
 STEP_BUDGET = Cost(2_000, 15_000)
 FORMER_STEP = ("9 to 13", "137 to 145")
 """Us; the agent that accounted in the training thread, on two shared cores, torch 2.13 CPU, gloo."""
+_SETTLING_STEPS = 50
+"""The agent acts at the boundaries of an attempt's first steps."""
 SHARE_STEP_NS = 100_000_000
 SHARE_HOT_BUDGET = 0.0002
 SHARE_COLD_BUDGET = 0.0005
@@ -54,46 +59,50 @@ MEMORY_BUDGET_BYTES = 4 << 20
 WHOLE_BUDGET_RATIO = 1.01
 
 
-def measure_step(machine: ReferenceMachine, memory: bytearray, calls: int, cold_calls: int) -> Cost:
-    """Return what the marks of a step cost."""
-    with watched() as agent:
-        if agent.mark_writer != C_EXTENSION:
-            raise LookupError("the C extension is not installed: python setup.py build_ext --inplace")
-        step = Steps(agent).step
-        for _ in range(100):  # the first steps settle
-            step()
-        return Cost(machine.hot_ns(step, calls), machine.cold_beyond_empty_ns(step, cold_calls, memory))
+STEP = "a step without collectives"
 
 
-def measure_hooks(
-    machine: ReferenceMachine, memory: bytearray, rounds: int, calls: int, cold_calls: int
-) -> dict[str, Cost]:
-    """Return what the hooks add to calls of torch, in rounds that take turns with bare ones."""
-    found: dict[str, list[tuple[float, float]]] = {}
+def measure_steps(memory: bytearray, *, rounds: int, calls: int, cold_calls: int) -> tuple[dict[str, Figure], Slowness]:
+    """Return what the marks of a step cost, and what hooks add to calls of torch; and how slow this machine was.
+
+    In each round: the floor of a synchronous collective, by which the round is scaled, then calls without the agent,
+    then the same ones and the marks with it. Needs the process group.
+    """
+    floor, empty_kernel = FLOORS["synchronous"]
+    floors = {BARE: Variant(), floor: empty_kernel}
+    floor_costs: dict[str, list[Cost]] = {BARE: [], floor: []}
+    found: dict[str, list[Cost]] = {}
     operations = hooked_calls()
 
-    def cost(call: Callable[[], object]) -> tuple[float, float]:
-        return machine.hot_ns(call, calls), machine.cold_ns(call, cold_calls, memory)
+    def cost(call: Callable[[], object]) -> Cost:
+        return Cost(warm_ns(call, calls), cold_ns(call, cold_calls, memory))
 
     for _ in range(rounds):
-        bare = {name: cost(call) for name, call in operations.items()}
-        with watched():
-            for _ in range(50):
-                for call in operations.values():
+        for name, costs in measure_variants(
+            floors, OPERATIONS["synchronous"], rounds=1, calls=calls, cold_calls=cold_calls
+        ).items():
+            floor_costs[name] += costs
+        bare = {STEP: cost(empty)} | {name: cost(call) for name, call in operations.items()}
+        with watched() as agent:
+            if agent.mark_writer != C_EXTENSION:
+                raise LookupError("the C extension is not installed: python setup.py build_ext --inplace")
+            steps = {STEP: Steps(agent).step} | operations
+            for _ in range(_SETTLING_STEPS):
+                for call in steps.values():
                     call()
-            for name, call in operations.items():
-                hot, cold = cost(call)
-                found.setdefault(name, []).append((hot - bare[name][0], cold - bare[name][1]))
-    return {
-        name: Cost(statistics.median(hot for hot, _ in costs), statistics.median(cold for _, cold in costs))
-        for name, costs in found.items()
-    }
+            for name, call in steps.items():
+                found.setdefault(name, []).append(less(cost(call), bare[name]))
+    slowness = floor_slowness(floor_costs, floor, FLOOR["synchronous"])
+    return {name: slowness.figure(costs) for name, costs in found.items()}, slowness
 
 
-def step_rows(step: Cost, hooks: dict[str, Cost]) -> list[Row]:
+def step_rows(figures: dict[str, Figure]) -> list[Row]:
     """Return what a step without collectives and its hooks cost, as lines of a table."""
-    own = Row("a step without collectives", step, STEP_BUDGET, FORMER_STEP)
-    return [own, *(Row(name, cost) for name, cost in hooks.items())]
+    own, hooks = figures[STEP], {name: figure for name, figure in figures.items() if name != STEP}
+    return [
+        Row(STEP, own.scaled, STEP_BUDGET, FORMER_STEP, own.raw),
+        *(Row(name, figure.scaled, raw=figure.raw) for name, figure in hooks.items()),
+    ]
 
 
 def check_share(step: Cost, collective: Cost) -> list[Check]:
@@ -138,11 +147,10 @@ def measure(directory: str, *, quick: bool) -> tuple[list[Row], list[Check]]:
     """Measure all of it."""
     machine, memory = ReferenceMachine(), bytearray(TOUCHED_BYTES)
     touch(memory)
-    calls, cold_calls, rounds, pairs, limit_s = (2_000, 20, 3, 8, 15) if quick else (20_000, 60, 5, 40, 60)
+    rounds, pairs, limit_s = (9, 8, 15) if quick else (25, 40, 60)
     dist.init_process_group("gloo", init_method=f"file://{Path(directory) / 'store'}", rank=0, world_size=1)
     with one_processor():
-        step = measure_step(machine, memory, calls, cold_calls)
-        hooks = measure_hooks(machine, memory, rounds, calls // 20, cold_calls)
+        steps, slowness = measure_steps(memory, rounds=rounds, calls=150, cold_calls=6)
         marks = mark_cost.check(*mark_cost.measure_all(machine, mark_buffer_type()[0], quick=quick))
     dist.destroy_process_group()
     added, runs = collective_cost.measure_with_agents(quick=quick)
@@ -151,11 +159,11 @@ def measure(directory: str, *, quick: bool) -> tuple[list[Row], list[Check]]:
         run_job(JobPlan(name, directory, pairs, agent, limit_s))
         for name, agent in (("on", True), ("noise floor", False))
     ]
-    rows = step_rows(step, hooks) + collective_cost.rows(added)
-    share = check_share(step, added.one_processor["asynchronous"]["C++"])
-    slowness = [machine.check(), *collective_cost.check_slowness(added)]
+    rows = step_rows(steps) + collective_cost.rows(added)
+    share = check_share(steps[STEP].scaled, added.one_processor["asynchronous"]["C++"].scaled)
+    references = [slowness.check("steps"), *collective_cost.check_slowness(added), machine.check()]
     interpreted = collective_cost.check_interpreted(runs)
-    return rows, [*slowness, *marks, *share, *interpreted, *check_whole(memory_bytes, jobs)]
+    return rows, [*references, *marks, *share, *interpreted, *check_whole(memory_bytes, jobs)]
 
 
 def main() -> int:

@@ -56,21 +56,30 @@ wheel has a budget of its own."""
 _COUNTED_CALLS = 3
 _PACKAGE = str(Path(lockstep.__file__).parent)
 
-Costs = dict[str, dict[str, Cost]]
+
+@dataclass(frozen=True)
+class Figure:
+    """A cost as measured here, and as the machine that the budgets are for would have taken."""
+
+    raw: Cost
+    scaled: Cost
+
+
+Figures = dict[str, dict[str, Figure]]
 """By operation and variant."""
 
 
 @dataclass(frozen=True)
 class Added:
-    """What hooks add to a collective, scaled: on one processor, and hot on two, where there are two.
+    """What hooks add to a collective: on one processor, and hot on two, where there are two.
 
     `slowness`: how many times as long as their machine's this one's floors took, by operation, hot and cold.
     """
 
-    bare: dict[str, Cost]
-    one_processor: Costs
-    two_processors: Costs
-    slowness: dict[str, tuple[float, float]]
+    bare: dict[str, Figure]
+    one_processor: Figures
+    two_processors: Figures
+    slowness: "dict[str, Slowness]"
 
 
 @dataclass(frozen=True)
@@ -117,14 +126,14 @@ def measure_added(variants: dict[str, Variant], *, rounds: int, calls: int, cold
         with one_processor():
             costs = measure(measured, operation, rounds=rounds, calls=calls, cold_calls=cold_calls)
         slowness = floor_slowness(costs, floor, FLOOR[name])
-        found.slowness[name] = slowness.typical()
-        found.bare[name] = slowness.scaled(costs[BARE])
-        found.one_processor[name] = {each: slowness.scaled(own) for each, own in _less_bare(costs).items()}
+        found.slowness[name] = slowness
+        found.bare[name] = slowness.figure(costs[BARE])
+        found.one_processor[name] = {each: slowness.figure(own) for each, own in _less_bare(costs).items()}
         with two_processors() as are_two:
             if are_two:
                 two = _less_bare(measure(measured, operation, rounds=rounds, calls=calls, cold_calls=0))
                 always = slowness.constant()
-                found.two_processors[name] = {each: always.scaled(own) for each, own in two.items()}
+                found.two_processors[name] = {each: always.figure(own) for each, own in two.items()}
     return found
 
 
@@ -144,11 +153,23 @@ class Slowness:
         hot, cold = self.typical()
         return Slowness([hot] * len(self.hot), [cold] * len(self.cold))
 
-    def scaled(self, costs: list[Cost]) -> Cost:
-        """Return the median of what the floor's machine would have taken in each round."""
-        hot_ns = statistics.median(cost.hot_ns / slow for cost, slow in zip(costs, self.hot, strict=True))
-        cold = [cost.cold_ns / slow for cost, slow in zip(costs, self.cold, strict=True) if cost.cold_ns is not None]
-        return Cost(hot_ns, statistics.median(cold) if cold else None)
+    def check(self, what: str) -> Check:
+        """Return the line that shows how fast this machine was, for rows of `what`."""
+        hot, cold = self.typical()
+        return Check(f"{what}, the floor here, against its machine", f"{hot:.2f} hot, {cold:.2f} cold")
+
+    def figure(self, costs: list[Cost]) -> Figure:
+        """Return the median of the rounds, as measured, and as the floor's machine would have taken."""
+        scaled = [
+            Cost(cost.hot_ns / hot, None if cost.cold_ns is None else cost.cold_ns / cold)
+            for cost, hot, cold in zip(costs, self.hot, self.cold, strict=True)
+        ]
+        return Figure(_median(costs), _median(scaled))
+
+
+def _median(costs: list[Cost]) -> Cost:
+    cold = [cost.cold_ns for cost in costs if cost.cold_ns is not None]
+    return Cost(statistics.median(cost.hot_ns for cost in costs), statistics.median(cold) if cold else None)
 
 
 def floor_slowness(costs: dict[str, list[Cost]], floor: str, expected: Cost) -> Slowness:
@@ -163,13 +184,14 @@ def floor_slowness(costs: dict[str, list[Cost]], floor: str, expected: Cost) -> 
 
 def _less_bare(costs: dict[str, list[Cost]]) -> dict[str, list[Cost]]:
     return {
-        name: [_less(cost, bare) for cost, bare in zip(own, costs[BARE], strict=True)]
+        name: [less(cost, bare) for cost, bare in zip(own, costs[BARE], strict=True)]
         for name, own in costs.items()
         if name != BARE
     }
 
 
-def _less(cost: Cost, bare: Cost) -> Cost:
+def less(cost: Cost, bare: Cost) -> Cost:
+    """Return what a call costs beyond a bare one."""
     cold_ns = None if cost.cold_ns is None or bare.cold_ns is None else cost.cold_ns - bare.cold_ns
     return Cost(cost.hot_ns - bare.hot_ns, cold_ns)
 
@@ -229,22 +251,26 @@ def count(variants: dict[str, Variant]) -> dict[str, dict[str, Interpreted]]:
 def rows(added: Added) -> list[Row]:
     """Return what hooks add to collectives, as lines of a table."""
     found = []
-    for operation, costs in added.one_processor.items():
-        found.append(Row(f"{operation} collective, without the agent", added.bare[operation]))
+    for operation, figures in added.one_processor.items():
+        found.append(_row(f"{operation} collective, without the agent", added.bare[operation]))
         found += [
-            Row(
+            _row(
                 f"{operation}, {name}",
-                cost,
+                figure,
                 budget(name, operation),
                 FORMER[operation] if name in KERNELS else ("", ""),
             )
-            for name, cost in costs.items()
+            for name, figure in figures.items()
         ]
         found += [
-            Row(f"{operation}, {name}, two processors", cost)
-            for name, cost in added.two_processors.get(operation, {}).items()
+            _row(f"{operation}, {name}, two processors", figure)
+            for name, figure in added.two_processors.get(operation, {}).items()
         ]
     return found
+
+
+def _row(what: str, figure: Figure, most: Cost | None = None, former: tuple[str, str] = ("", "")) -> Row:
+    return Row(what, figure.scaled, most, former, figure.raw)
 
 
 def budget(variant: str, operation: str) -> Cost | None:
@@ -256,10 +282,7 @@ def budget(variant: str, operation: str) -> Cost | None:
 
 def check_slowness(added: Added) -> list[Check]:
     """Return the lines that show how fast this machine was."""
-    return [
-        Check(f"{operation}, the floor here, against its machine", f"{hot:.2f} hot, {cold:.2f} cold")
-        for operation, (hot, cold) in added.slowness.items()
-    ]
+    return [slowness.check(operation) for operation, slowness in added.slowness.items()]
 
 
 def check_interpreted(runs: dict[str, dict[str, Interpreted]]) -> list[Check]:

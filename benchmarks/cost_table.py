@@ -1,9 +1,19 @@
-"""A table of costs: what the former agent took and what this one takes, hot and cold, with the budgets."""
+"""A table of costs, hot and cold: the former agent's, this one's as measured and scaled, and the budgets."""
 
 from dataclasses import dataclass
 
-_WIDTHS = (68, 12, 12, 9, 9, 13, 13)
-_HEADINGS = ("us of the training thread", "former hot", "former cold", "hot", "cold", "budget hot", "budget cold")
+_WIDTHS = (68, 12, 12, 10, 10, 9, 9, 13, 13)
+_HEADINGS = (
+    "us of the training thread",
+    "former hot",
+    "former cold",
+    "raw hot",
+    "raw cold",
+    "hot",
+    "cold",
+    "budget hot",
+    "budget cold",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +26,16 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A cost next to the former agent's, as text (us), and its budget; without a budget it is only shown."""
+    """A scaled cost, next to the former agent's, as text (us), and to `raw`, the same as measured here.
+
+    The budget is the scaled cost's; without one it is only shown.
+    """
 
     what: str
     cost: Cost
     budget: Cost | None = None
     former: tuple[str, str] = ("", "")
+    raw: Cost | None = None
 
     @property
     def is_met(self) -> bool | None:
@@ -34,7 +48,8 @@ class Row:
     def text(self) -> str:
         """Return the line."""
         budget = ("", "") if self.budget is None else (_us(self.budget.hot_ns), _us(self.budget.cold_ns))
-        cells = (self.what, *self.former, _us(self.cost.hot_ns), _us(self.cost.cold_ns), *budget)
+        raw = ("", "") if self.raw is None else (_us(self.raw.hot_ns), _us(self.raw.cold_ns))
+        cells = (self.what, *self.former, *raw, _us(self.cost.hot_ns), _us(self.cost.cold_ns), *budget)
         return f"{_line(cells)}  {self._verdict()}".rstrip()
 
     def _verdict(self) -> str:

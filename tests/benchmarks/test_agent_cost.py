@@ -4,10 +4,12 @@ import os
 import sys
 
 import pytest
+import torch.distributed as dist
 from torch import multiprocessing
 
 from benchmarks import agent_cost, agent_steps, cost_table, mark_cost
 from benchmarks.agent_job import JobPlan, run_job
+from benchmarks.collective_cost import Figure
 from benchmarks.cost_table import Cost, Row
 from lockstep.agent import mark_writer
 from tests.agent.mark_buffers import extension
@@ -44,22 +46,40 @@ def test_bytecodes_of_a_step_without_collectives(recording, monkeypatch, is_buil
 def test_each_budget_is_judged():
     """Every figure beyond its budget is named, and none within."""
     within, beyond = Cost(2_000, 15_000), Cost(2_001, 15_000)
-    assert [row.is_met for row in agent_cost.step_rows(within, {"hook": beyond})] == [True, None]
-    assert [row.is_met for row in agent_cost.step_rows(beyond, {})] == [False]
+    slow = Cost(9_000, 90_000)
+    figures = {agent_cost.STEP: Figure(raw=slow, scaled=within), "hook": Figure(raw=slow, scaled=beyond)}
+    assert [row.is_met for row in agent_cost.step_rows(figures)] == [True, None]
+    figures = {agent_cost.STEP: Figure(raw=within, scaled=beyond)}
+    assert [row.is_met for row in agent_cost.step_rows(figures)] == [False]
     assert [check.is_met for check in agent_cost.check_share(within, Cost(9_000, 17_500))] == [None, True, True]
     assert [check.is_met for check in agent_cost.check_share(within, Cost(9_001, 17_501))] == [None, False, False]
 
 
+def test_a_step_and_its_floor_are_measured_in_the_same_rounds(recording):
+    """With figures as measured and scaled by what the empty kernel added; hooks next to them."""
+    memory = bytearray(1 << 20)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        figures, slowness = agent_cost.measure_steps(memory, rounds=3, calls=5, cold_calls=4)
+    finally:
+        dist.destroy_process_group()
+    assert set(figures) == {agent_cost.STEP, *agent_steps.hooked_calls()}
+    assert len(slowness.hot) == len(slowness.cold) == 3
+    step = figures[agent_cost.STEP]
+    assert step.raw.cold_ns is not None
+    assert step.raw.cold_ns > step.raw.hot_ns > 0
+
+
 def test_the_table_names_what_was_missed():
-    """Hot or cold, next to the former agent's figures."""
+    """Hot or cold, next to the former agent's figures and those as measured, which are not judged."""
     rows = [
-        Row("a step", Cost(1_000, 16_000), Cost(2_000, 15_000), ("9", "137")),
+        Row("a step", Cost(1_000, 16_000), Cost(2_000, 15_000), ("9", "137"), Cost(1_500, 14_000)),
         Row("a mark", Cost(2_100), Cost(2_000)),
         Row("a hook", Cost(500, 600)),
     ]
     headings, step, mark, hook = cost_table.table(rows).splitlines()
     assert headings.split()[-4:] == ["budget", "hot", "budget", "cold"]
-    assert step.split()[-9:] == ["step", "9", "137", "1.0", "16.0", "2.0", "15.0", "MISSED", "cold"]
+    assert step.split()[-9:] == ["137", "1.5", "14.0", "1.0", "16.0", "2.0", "15.0", "MISSED", "cold"]
     assert mark.split() == ["a", "mark", "2.1", "2.0", "MISSED", "hot"]
     assert hook.split() == ["a", "hook", "0.5", "0.6"]
 

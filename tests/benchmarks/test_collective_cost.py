@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import collective_cost
-from benchmarks.collective_cost import WITHOUT_EXTENSION, Added, Interpreted
+from benchmarks.collective_cost import WITHOUT_EXTENSION, Added, Figure, Interpreted
 from benchmarks.collective_variants import BARE, FLOORS, KERNELS, NO_EXTENSION, OPERATIONS, agents
 from benchmarks.cost_table import Cost
 from tests.agent.hooks import native_builds
@@ -45,8 +45,8 @@ def test_the_floor_is_measured_with_the_kernels():
         added = collective_cost.measure_added(variants, rounds=2, calls=3, cold_calls=2)
     for operation, costs in added.one_processor.items():
         assert set(costs) == {"Python", FLOORS[operation][0]}
-        assert all(cost.cold_ns is not None for cost in costs.values())
-        floor, expected = costs[FLOORS[operation][0]], collective_cost.FLOOR[operation]
+        assert all(figure.raw.cold_ns is not None for figure in costs.values())
+        floor, expected = costs[FLOORS[operation][0]].scaled, collective_cost.FLOOR[operation]
         assert (floor.hot_ns, floor.cold_ns) == pytest.approx((expected.hot_ns, expected.cold_ns))
     assert set(added.bare) == set(added.slowness) == set(OPERATIONS)
 
@@ -61,16 +61,22 @@ def test_disturbed_rounds_do_not_decide():
         costs["Python"].append(Cost(slow * 16_000 + extra, slow * 79_000 + extra))
     slowness = collective_cost.floor_slowness(costs, "floor", expected)
     assert slowness.typical() == (2.0, 2.0)
-    python = [collective_cost._less(own, bare) for own, bare in zip(costs["Python"], costs[BARE], strict=True)]
-    assert slowness.scaled(python) == Cost(11_000, 70_000)
-    assert slowness.scaled(costs[BARE]) == Cost(5_000, 9_000)
+    python = [collective_cost.less(own, bare) for own, bare in zip(costs["Python"], costs[BARE], strict=True)]
+    assert slowness.figure(python) == Figure(raw=Cost(33_000, 190_000), scaled=Cost(11_000, 70_000))
+    assert slowness.figure(costs[BARE]) == Figure(raw=Cost(10_000, 18_000), scaled=Cost(5_000, 9_000))
+
+
+def figure(hot_ns, cold_ns=None):
+    """Return one whose raw cost is beyond every budget: scaled ones are judged."""
+    return Figure(raw=Cost(9_000_000, 9_000_000), scaled=Cost(hot_ns, cold_ns))
 
 
 def missed(*, hot=0, cold=0, without_extension=(0, 0)):
-    one = {"synchronous": {"C++": Cost(hot, 9_000), "Python": Cost(1_000, cold), "floor": Cost(1_000_000, 1_000_000)}}
-    one["synchronous"][NO_EXTENSION] = Cost(*without_extension)
-    two = {"synchronous": {"Python": Cost(1_000_000)}}
-    added = Added({"synchronous": Cost(1_000, 9_000)}, one, two, {"synchronous": (1.0, 1.0)})
+    one = {"C++": figure(hot, 9_000), "Python": figure(1_000, cold), "floor": figure(1_000_000, 1_000_000)}
+    one[NO_EXTENSION] = figure(*without_extension)
+    two = {"synchronous": {"Python": figure(1_000_000)}}
+    slowness = {"synchronous": collective_cost.Slowness([1.0], [1.0])}
+    added = Added({"synchronous": figure(1_000, 9_000)}, {"synchronous": one}, two, slowness)
     return [row.what for row in collective_cost.rows(added) if row.is_met is False]
 
 
