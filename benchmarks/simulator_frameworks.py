@@ -9,7 +9,7 @@ from math import nan
 from typing import Any
 
 from lockstep.contracts.peaks import peak_flops_per_second
-from lockstep.simulator.hardware.cluster import CUDNN, FLASH_1
+from lockstep.simulator.hardware.cluster import CUDNN, FLASH_1, FLASH_2
 from lockstep.simulator.lowering.context import MERGE, RING, ContextParallelism
 from lockstep.simulator.models.model import DEEPSPEED_FP16, FSDP, MIXED, Precision
 from lockstep.simulator.simulate import DDP_BUCKET_BYTES
@@ -119,6 +119,13 @@ keys and values round a ring (Transformer Engine's `p2p`)."""
 _NEMO_BF16 = replace(_NEMO, precision=replace(_NEMO.precision, optimizer=10))
 """NeMo's launcher with bf16 weights: its optimizer keeps what a full weight has beyond them, 2 bytes instead of 4
 (`store_param_remainders` of MegatronBaseModel)."""
+_FLASH_2_ON_H100: Mapping[str, Any] = {"attention_kernel": FLASH_2}
+"""Where NVTE_FUSED_ATTN is 0, Transformer Engine does not take cuDNN. NeMo's launcher sets it ("Disable cudnn FA until
+we've tested it more", launcher_scripts/conf/config.yaml from container 24.01 on, 24.03.01 among them) until its pull
+request 422 of August 2024, and so do some of the DGX Cloud recipes (`configure.sh` of grok1, of nemo_megatron, and of
+nemotron with 340B; that of llama3.1 and of nemotron with 15B sets it to 1, as NeMo 2's performance scripts do)."""
+_NEMO_FLASH_2 = replace(_NEMO, machine=_FLASH_2_ON_H100)
+_NEMO_BF16_FLASH_2 = replace(_NEMO_BF16, machine=_FLASH_2_ON_H100)
 _BRIDGE = replace(
     _NEMO,
     precision=replace(_NEMO.precision, current_scaling=True),  # FP8_CS, scripts/performance/configs
@@ -130,7 +137,12 @@ megatron-fsdp)."""
 _BRIDGE_EXPERTS = replace(_BRIDGE, overlap_tensor=False, expert_tp=1)
 """The recipe of Qwen3 235B-A22B on H100 sets `moe_a2a_overlap` with the all-to-all dispatcher; that of 30B-A3B does not
 (scripts/performance/configs/qwen/qwen3_workload_base_configs.py)."""
-_FMS = Framework(bucket_bytes=DDP_BUCKET_BYTES, fused_attention=True, precision=FSDP, compiles=True)
+_FMS = Framework(
+    bucket_bytes=DDP_BUCKET_BYTES,
+    fused_attention=True,
+    precision=replace(FSDP, sent_gradient=2),  # `reduce_dtype=torch.bfloat16` (policies/mixed_precision.py)
+    compiles=True,
+)
 """fms-fsdp before torch.compile: PyTorch's FSDP and its eager operators."""
 FRAMEWORKS: Mapping[str, Framework] = {
     "bigscience": Framework(
@@ -182,18 +194,20 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "torchtitan, further runs": _TORCHTITAN,
     "torchtitan, H200": _TORCHTITAN,
     "torchtitan, further runs: AsyncTP": _TORCHTITAN_ASYNC,
-    "NeMo 24.07, H100, FP8": _NEMO,
     **dict.fromkeys(
         (
-            "NeMo 24.12, H100, FP8",
+            "NeMo 24.07, H100, FP8",
             "NeMo long sequences, H100, FP8",
-            "DGX Cloud recipes, H100, FP8",
+            "DGX Cloud recipes, H100, FP8: NVTE_FUSED_ATTN=0",
         ),
-        _NEMO,
+        _NEMO_FLASH_2,
     ),
+    "NeMo 24.12, H100, FP8": _NEMO,
+    "DGX Cloud recipes, H100, FP8": _NEMO,
     "DGX Cloud recipes, H100": _NEMO_BF16,
-    "DGX Cloud recipes, experts, H100": replace(_NEMO_BF16, overlap_tensor=False),
-    "DGX Cloud recipes, experts, H100, FP8": replace(_NEMO, overlap_tensor=False),
+    "DGX Cloud recipes, H100: NVTE_FUSED_ATTN=0": _NEMO_BF16_FLASH_2,
+    "DGX Cloud recipes, experts, H100": replace(_NEMO_BF16_FLASH_2, overlap_tensor=False),
+    "DGX Cloud recipes, experts, H100, FP8": replace(_NEMO_FLASH_2, overlap_tensor=False),
     "fms-fsdp, A100": _FMS,
     "fms-fsdp, H100": _FMS,
     "torchtitan, A100": _TORCHTITAN,

@@ -4,8 +4,9 @@ FOLDER holds the tables of published runs (default: the whole ones next to the c
 Each set is printed in its two halves (`simulator_published`). `shipped` is the forecast with the presets as they are;
 `fitted` has one number, the matrix efficiency of the set's device, fitted to the half `open`; `formula` is FLOPs x
 bubble / efficiency with its one efficiency fitted to the same half. Errors are means and medians of |predicted over
-measured - 1|; tau is Kendall's over the pairs of runs of one model on as many GPUs. `--half open` leaves the half that
-is never fitted unseen.
+measured - 1|; tau is Kendall's over the pairs of runs of one model on as many GPUs. Runs of one configuration do not
+take equally long, so the order is also printed for the pairs that differ by more than such repetitions, next to the
+highest tau that a forecast can expect. `--half open` leaves the half that is never fitted unseen.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import erf, log, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +35,6 @@ _FIT_ROWS_MAX = 60
 SHIPPED_TARGET_RATIO = 0.15
 FITTED_TARGET_RATIO = 0.07
 """Mean errors of the half HELD that the simulator is meant to reach; what misses them is listed, no more."""
-REPETITION_RATIO = 0.05
 PAIRS_MIN = 10
 """Pairs of one model in a half from which on their order is printed."""
 _GIB = 2**30
@@ -179,26 +180,75 @@ def micro_batch_lines(judged: Iterable[Judged]) -> Iterator[str]:
         yield f"micro-batches alone, {half}: {right} of {count} pairs in the measured order"
 
 
-def order_lines(named: Mapping[str, Judged]) -> Iterator[str]:
-    """Yield for each set with pairs of runs of one model how many are ordered as measured.
+def repetition_noise(judged: Iterable[Judged]) -> float | None:
+    """Return the standard deviation of a step's logarithm between runs of one configuration; None without such runs.
 
-    Repetitions of one configuration differ by 5 % (BLOOM's chronicles), so pairs that are further apart are counted by
-    themselves: the order of the others is the machine's weather.
+    Equal steps of one configuration are one run that its source states twice.
     """
+    groups = defaultdict(set)
+    for each in judged:
+        for run, key in zip(each.runs, _repetitions(each.runs, _steps(each.shipped)), strict=True):
+            groups[key].add(log(run.seconds or 1.0))
+    repeated = [np.array(sorted(group)) for group in groups.values() if len(group) > 1]
+    squares = sum(float(((group - group.mean()) ** 2).sum()) for group in repeated)
+    freedom = sum(len(group) - 1 for group in repeated)
+    return sqrt(squares / freedom) if freedom else None
+
+
+def tau_ceiling(steps_s: _Array, runs: Sequence[Run], chosen: Sequence[tuple[int, int]], noise: float) -> float:
+    """Return the tau that a forecast can expect over the chosen pairs if it knows the mean step of each configuration.
+
+    It orders two configurations as their means are. Measured steps that differ by d, each with `noise`, are in that
+    order with a probability of (1 + erf(d / 2 noise)) / 2, if any difference of the means is as likely as any other.
+    Runs of one configuration, whose forecasts `steps_s` are equal, are never in the measured order.
+    """
+    keys = _repetitions(runs, steps_s)
+    expected = [-1.0 if keys[i] == keys[j] else erf(_distance(runs[i], runs[j]) / (2 * noise)) for i, j in chosen]
+    return sum(expected) / len(expected)
+
+
+def _repetitions(runs: Sequence[Run], steps_s: _Array) -> list[tuple[object, ...]]:
+    """Return a key of each run, equal for runs of one configuration, which includes what only its forecast shows."""
+    return [(run.job_key, run.micro_batch, step_s) for run, step_s in zip(runs, steps_s.tolist(), strict=True)]
+
+
+def _distance(one: Run, other: Run) -> float:
+    assert one.seconds
+    assert other.seconds
+    return abs(log(one.seconds / other.seconds))
+
+
+def order_lines(named: Mapping[str, Judged]) -> Iterator[str]:
+    """Yield for each set with pairs of runs of one model how many are ordered as measured, and how many can be.
+
+    Pairs that are further apart than two runs of one configuration are counted by themselves: the order of the others
+    is the machine's weather.
+    """
+    noise = repetition_noise(named.values())
+    if noise is not None:
+        yield f"repetitions of one configuration, all sets: a step's standard deviation is {noise:.1%}"
     for name, judged in named.items():
         shipped_s = _steps(judged.shipped)
         for half in (OPEN, HELD):
             places = [place for place, run in enumerate(judged.runs) if run.half == half]
             runs, steps_s = [judged.runs[place] for place in places], shipped_s[places]
             every = list(pairs(runs, lambda run: run.model_key))
-            measured = measured_seconds(runs)
-            apart = [(i, j) for i, j in every if abs(np.log(measured[i] / measured[j])) > np.log(1 + REPETITION_RATIO)]
-            if len(every) >= PAIRS_MIN:
-                (right, count), (clear, clear_count) = agreement(steps_s, runs, every), agreement(steps_s, runs, apart)
-                yield (
-                    f"order, {name:<40.40} {half:<5} {right} of {count} pairs as measured, of those more than"
-                    f" {REPETITION_RATIO:.0%} apart {clear} of {clear_count} (tau {2 * clear / clear_count - 1:.2f})"
-                )
+            if len(every) < PAIRS_MIN:
+                continue
+            order = _order(steps_s, runs, every, noise)
+            if noise is not None:
+                apart_min = sqrt(2) * noise
+                apart = [(i, j) for i, j in every if _distance(runs[i], runs[j]) > apart_min]
+                order += f"; more than {apart_min:.1%} apart: {_order(steps_s, runs, apart, noise)}"
+            yield f"order, {name:<40.40} {half:<5} {order}"
+
+
+def _order(steps_s: _Array, runs: Sequence[Run], chosen: Sequence[tuple[int, int]], noise: float | None) -> str:
+    right, count = agreement(steps_s, runs, chosen)
+    if not count:
+        return "no pairs"
+    highest = "" if noise is None else f" of at most {tau_ceiling(steps_s, runs, chosen, noise):.2f}"
+    return f"{right} of {count} pairs as measured, tau {2 * right / count - 1:.2f}{highest}"
 
 
 def memory_lines(runs: Sequence[Run]) -> Iterator[str]:

@@ -5,9 +5,20 @@ import numpy as np
 import pytest
 
 from benchmarks.simulator_measured import COMMITTED
-from benchmarks.simulator_published import HELD, OPEN, RUNS, TABLES, half_of, read_runs
-from benchmarks.simulator_untuned import Judged, agreement, formula_seconds, missed, pairs, read_all
+from benchmarks.simulator_published import HELD, OPEN, RECIPES, RUNS, TABLES, half_of, read_runs
+from benchmarks.simulator_untuned import (
+    Judged,
+    agreement,
+    formula_seconds,
+    missed,
+    order_lines,
+    pairs,
+    read_all,
+    repetition_noise,
+    tau_ceiling,
+)
 from lockstep.contracts.errors import MalformedError
+from lockstep.simulator.hardware.cluster import CUDNN, FLASH_2
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +78,62 @@ def test_only_pairs_that_differ_in_the_micro_batch_alone_are_compared(runs):
     assert agreement(-measured, chosen, found) == (0, len(found))
 
 
+def measured(configurations, noise, random):
+    """Return runs of one model, three of each configuration, whose steps scatter by `noise` about their mean."""
+    return [
+        SimpleNamespace(
+            job_key=(name,), model_key=(), micro_batch=1, half=HELD, seconds=mean_s * float(np.exp(noise * draw))
+        )
+        for name, mean_s in configurations.items()
+        for draw in random.normal(size=3)
+    ]
+
+
+def known(runs, steps_s=None):
+    """Return the runs with one forecast for each configuration, or with these."""
+    steps_s = steps_s or [float(run.job_key[0]) for run in runs]
+    return Judged(runs, [SimpleNamespace(step_seconds=step_s) for step_s in steps_s], np.array([]), np.array([]))
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.03, 0.1])
+def test_noise_is_the_scatter_of_repetitions_about_their_own_mean(noise):
+    """Configurations that differ tenfold add nothing to it; a run that stands twice, or alone, has no repetition."""
+    random = np.random.default_rng(3)
+    runs = measured({name: 10.0 ** random.uniform(-1, 1) for name in range(400)}, noise, random)
+    assert repetition_noise([known(runs)]) == pytest.approx(noise, rel=0.06)
+    assert repetition_noise([known([runs[0], runs[0], runs[3]])]) is None
+    software = known(runs[:2], [1.0, 2.0])  # differs in what the row does not state
+    assert repetition_noise([software]) is None
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.05, 0.3])
+def test_no_forecast_can_expect_a_better_order_than_the_ceiling(spread):
+    """The one that knows the mean of every configuration gets the ceiling, which is 1 only far from the noise."""
+    random, noise = np.random.default_rng(5), 0.03
+    means_s = {name: float(np.exp(random.uniform(0, 60 * spread))) for name in range(60)}
+    runs = measured(means_s, noise, random)
+    chosen = list(pairs(runs, lambda run: run.model_key))
+    known_s = np.array([means_s[run.job_key[0]] for run in runs])
+    right, count = agreement(known_s, runs, chosen)
+    assert 2 * right / count - 1 == pytest.approx(tau_ceiling(known_s, runs, chosen, noise), abs=0.02)
+    same = [(i, j) for i, j in chosen if runs[i].job_key == runs[j].job_key]
+    assert len(same) == 180
+    assert tau_ceiling(known_s, runs, same, noise) == -1
+
+
+def test_the_order_is_printed_raw_and_beyond_the_noise():
+    """All pairs and those that repetitions do not explain stand in one line, each with its ceiling."""
+    random = np.random.default_rng(7)
+    runs = measured({name: 1.02**name for name in range(6)}, 0.02, random)
+    noise, order = order_lines({"set": known(runs)})
+    assert "standard deviation is" in noise
+    assert " of 153 pairs as measured, tau 0." in order
+    assert "more than" in order
+    assert order.count("of at most") == 2
+    alone = [runs[0], *runs[3::3]] * 2
+    assert [line.count("of at most") for line in order_lines({"set": known(alone)})] == [0]
+
+
 def test_a_set_above_its_target_is_listed(runs):
     """Only the half that is never fitted counts: a set that is 20 % off misses the target of 15 %, one at 5 % does not."""
     held = [run for run in runs if run.half == HELD and run.seconds is not None][:4]
@@ -118,6 +185,33 @@ def test_what_a_framework_always_does_reaches_the_job(runs):
     assert copied.count(None) == 3
     assert all(rate == pytest.approx(27.9e9, rel=0.01) for rate in copied if rate is not None)
     assert all(run.cluster.device.launch_blocking for run in runs if run.set_name == "bigscience")
+
+
+def test_recipes_run_the_attention_kernel_of_their_environment():
+    """NVTE_FUSED_ATTN is 0 in NeMo's launcher until August 2024 and in three DGX Cloud recipes: no cuDNN there."""
+    kernels = {}
+    for run in (*read_runs(COMMITTED / TABLES), *read_runs(COMMITTED / RECIPES)):
+        name = f"{run.set_name}, {run.tree.model.name} {len(run.tree.model.blocks) - 2} {run.model_key[3]}"
+        kernels.setdefault(name, set()).add(run.cluster.device.attention_kernel)
+    assert all(len(each) == 1 for each in kernels.values())
+    flash = {name for name, each in kernels.items() if each == {FLASH_2}}
+    recipes = [name for name in kernels if name.startswith("DGX Cloud")]
+    assert {name for name in recipes if name in flash} == {
+        name for name in recipes if "experts" in name or " 12288" in name or " 18432" in name
+    }
+    assert all(kernels[name] == {CUDNN} for name in recipes if name not in flash)
+    nemo = {name.partition(",")[0]: each for name, each in kernels.items() if name.startswith("NeMo")}
+    assert nemo == {"NeMo 24.07": {FLASH_2}, "NeMo long sequences": {FLASH_2}, "NeMo 24.12": {CUDNN}}
+
+
+def test_fms_fsdp_reduces_gradients_in_half_precision():
+    """Its policy of mixed precision has bf16 for parameters, sums and buffers; PyTorch's and llm-foundry's differ."""
+    sent = {
+        run.set_name.partition(",")[0]: run.tree.model.precision.sent_gradient
+        for run in read_runs(COMMITTED / RECIPES)
+        if run.set_name.startswith(("fms-fsdp", "torchtitan"))
+    }
+    assert sent == {"fms-fsdp": 2, "torchtitan": 4}
 
 
 def test_no_run_moves_between_the_halves():
