@@ -1,6 +1,6 @@
 """A clipped one-sided cumulative sum (CUSUM) of one series, which detects a lasting deviation (Page 1954).
 
-Pure. `ranks/cusum_test.py` does the same for many series at once.
+Pure. `ranks/series_cusum.py` does the same for many series at once.
 """
 
 from typing import ClassVar

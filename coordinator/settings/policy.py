@@ -57,7 +57,7 @@ class BudgetPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExcessPolicy:
-    """When the excess of a series over its reference is an alarm (`detect/ranks/cusum_test.py`)."""
+    """When the excess of a series over its reference is an alarm (`detect/ranks/series_cusum.py`)."""
 
     warm_up_steps: Annotated[
         int,

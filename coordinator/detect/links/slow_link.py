@@ -17,8 +17,8 @@ import numpy as np
 from coordinator.detect.links.link_evidence import Figures, SlowLink, describe
 from coordinator.detect.links.tomography import GROUP, LinkVerdict, Tomography
 from coordinator.detect.links.transfers import Transfers, TransferTimes
-from coordinator.detect.ranks.cusum_test import CusumTest
 from coordinator.detect.ranks.groups import Groups, has_nan, median_of
+from coordinator.detect.ranks.series_cusum import CusumTest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

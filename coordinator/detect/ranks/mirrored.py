@@ -1,5 +1,5 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
-"""The test of `cusum_test.py` on negated deviations: series that are too fast, a live estimate of false alarms.
+"""The test of `series_cusum.py` on negated deviations: series that are too fast, a live estimate of false alarms.
 
 Pure. No fault makes a rank faster than its peers, so such an alarm comes from noise, and symmetrical noise causes as
 many on the other side. The sums, limits and steps are the same. The test only counts, it reports nothing. Stalls are

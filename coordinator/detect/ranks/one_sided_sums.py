@@ -1,7 +1,7 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
 """Sums and alarms of one direction: of series above their peers, or of series below them.
 
-Pure. The direction of faults (`cusum_test.py`) and its mirror image (`mirrored.py`) differ only in sign.
+Pure. The direction of faults (`series_cusum.py`) and its mirror image (`mirrored.py`) differ only in sign.
 
 Shapes: N series, C chosen series.
 """

@@ -22,10 +22,10 @@ import numpy as np
 
 from coordinator.detect.error_budget import cusum_limit, steps_between
 from coordinator.detect.ranks.components import PARTS
-from coordinator.detect.ranks.cusum_test import CusumTest
 from coordinator.detect.ranks.groups import Groups
 from coordinator.detect.ranks.place_effects import PlaceEffects
 from coordinator.detect.ranks.references import References
+from coordinator.detect.ranks.series_cusum import CusumTest
 from coordinator.detect.state_dict import nested, part_of
 from coordinator.intake.views import OFF_CPU
 

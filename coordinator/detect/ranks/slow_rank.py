@@ -17,11 +17,11 @@ import numpy as np
 from coordinator.detect.error_budget import ATTEMPT_STEPS
 from coordinator.detect.ranks.absence import Absence
 from coordinator.detect.ranks.contention import waiting_stages
-from coordinator.detect.ranks.cusum_test import CusumTest
 from coordinator.detect.ranks.groups import Groups, mean_of, median_of
 from coordinator.detect.ranks.part_tests import PartTests
 from coordinator.detect.ranks.place_effects import PlaceEffects, places_of
 from coordinator.detect.ranks.references import References, expert_places, static_stand_in
+from coordinator.detect.ranks.series_cusum import CusumTest
 from coordinator.detect.ranks.series_groups import SeriesGroup
 from coordinator.detect.ranks.stage_past import SECONDS_MIN, StagePast
 from coordinator.detect.ranks.static_differences import FleetView, views_of_ranks

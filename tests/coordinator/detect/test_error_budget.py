@@ -13,9 +13,9 @@ from coordinator.detect.error_budget import (
     level_sigmas,
     steps_between,
 )
-from coordinator.detect.ranks.cusum_test import CusumTest
 from coordinator.detect.ranks.intermittent import IntermittentTest
 from coordinator.detect.ranks.part_tests import as_policy
+from coordinator.detect.ranks.series_cusum import CusumTest
 from coordinator.detect.runs.run_outliers import Outliers
 from coordinator.detect.runs.run_residuals import limit
 from coordinator.settings.policy import BudgetPolicy, ExcessPolicy, Policy

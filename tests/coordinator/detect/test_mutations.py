@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.detect import detector as detector_module
 from coordinator.detect.detector import Detector
-from coordinator.detect.ranks.cusum_test import CusumTest
+from coordinator.detect.ranks.series_cusum import CusumTest
 from coordinator.detect.ranks.slow_rank import SlowRankTest
 from coordinator.settings.policy import Policy
 from tests.coordinator.scenarios import Scenario, generate

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coordinator.detect.detector import Detector
-from coordinator.detect.ranks.cusum_test import CusumTest
+from coordinator.detect.ranks.series_cusum import CusumTest
 from coordinator.settings.policy import ExcessPolicy, Policy
 from tests.coordinator.scenarios import Scenario, generate
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coordinator.detect.error_budget import steps_between
-from coordinator.detect.ranks.cusum_test import CusumTest
+from coordinator.detect.ranks.series_cusum import CusumTest
 from coordinator.detect.ranks.stalls import Stalls
 from coordinator.settings.policy import ExcessPolicy
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coordinator.detect.ranks.cusum_test import CusumTest
+from coordinator.detect.ranks.series_cusum import CusumTest
 from coordinator.settings.policy import ExcessPolicy
 
 POLICY = ExcessPolicy()
