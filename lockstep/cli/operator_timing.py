@@ -27,7 +27,10 @@ _REPEATS = 3
 _PRODUCT_SHARE, _COPY_SHARE, _ATTENTION_SHARE = 0.5, 0.15, 0.35
 """Of the time: what each kind of operator may take."""
 _FIRST_SIZE, _FIRST_BYTES, _FIRST_TOKENS = 256, 1 << 24, 256
-_SIZES_MAX, _COPIES_MAX, _SEQUENCES_MAX = 7, 6, 6
+_ASPECTS = ((1, 1, 1), (1, 1, 4), (2, 4, 1))
+"""Rows, columns and inner dimension of products, in sizes. Every second product is held out, so an odd number of
+aspects brings each of them into both halves."""
+_SIZES_MAX, _COPIES_MAX, _SEQUENCES_MAX = 5, 6, 6
 _COPY_BYTES_MAX = 1 << 30
 _LEAST = 4
 """Measurements of a kind that are made whatever they take: two fitted, two held out."""
@@ -81,22 +84,22 @@ class _Timer:
         return median(times)
 
 
-def _within(limit_s: float, sizes: int) -> Iterator[int]:
+def _within(limit_s: float, sizes: int, *, least: int = _LEAST) -> Iterator[int]:
     """Yield 0, 1, ... while the next may be expected to end within `limit_s`: each takes longer than the one before."""
     begin_s = before_s = time.perf_counter()
     for index in range(sizes):
         now_s = time.perf_counter()
-        if index >= _LEAST and now_s - begin_s + 4 * (now_s - before_s) > limit_s:
+        if index >= least and now_s - begin_s + 4 * (now_s - before_s) > limit_s:
             return
         before_s = now_s
         yield index
 
 
 def _products(torch: Any, timer: _Timer, dtype: Any, limit_s: float) -> Iterator[MeasuredProduct]:
-    """Yield square and oblong products of growing size."""
-    for index in _within(limit_s, _SIZES_MAX):
-        size = _FIRST_SIZE << (index // 2)
-        rows, columns, inner = (size, size, size) if index % 2 == 0 else (2 * size, 4 * size, size)
+    """Yield square, deep and wide products of growing size."""
+    for index in _within(limit_s, _SIZES_MAX * len(_ASPECTS), least=2 * len(_ASPECTS)):
+        size = _FIRST_SIZE << (index // len(_ASPECTS))
+        rows, columns, inner = (size * each for each in _ASPECTS[index % len(_ASPECTS)])
         first = torch.randn(rows, inner, device=timer.kind, dtype=dtype)
         second = torch.randn(columns, inner, device=timer.kind, dtype=dtype)
         taken_s = timer.seconds(partial(torch.matmul, first, second.T))
