@@ -37,6 +37,7 @@ from tests.agent.rings import unaccounted_ns
 pytestmark = pytest.mark.torch
 
 SLACK_NS = 5_000_000  # between reading two clocks on a busy machine
+LONG_COLLECTION_US = 10_000
 
 
 class Training:
@@ -194,6 +195,13 @@ def test_stacks_bring_python_frames(training):
     assert any(event.get("cat") == "python_function" for event in events)
 
 
+@pytest.fixture
+def ballast():
+    """So many objects that a full collection takes more than LONG_COLLECTION_US, and a young one does not."""
+    return [[] for _ in range(2_000_000)]
+
+
+@pytest.mark.usefixtures("ballast")
 @pytest.mark.parametrize("stacks", [False, True])
 def test_collections_travel_with_the_trace(training, stacks):
     """Whether torch writes them or not, each collection is in the trace once, at its time on the training thread."""
@@ -204,7 +212,7 @@ def test_collections_travel_with_the_trace(training, stacks):
     after_ns = time.time_ns()
     training.steps(2)
     base_ns = json.loads(training.trace(11).read_text())["baseTimeNanoseconds"]
-    (event,) = [each for each in collections_of(training.trace(11)) if each["dur"] > 10_000]
+    (event,) = [each for each in collections_of(training.trace(11)) if each["dur"] > LONG_COLLECTION_US]
     start_ns = base_ns + round(event["ts"] * 1000)
     assert before_ns - SLACK_NS < start_ns < start_ns + event["dur"] * 1000 < after_ns + SLACK_NS
     assert (event["pid"], event["tid"]) == (os.getpid(), threading.get_native_id())
@@ -214,6 +222,7 @@ def test_collections_travel_with_the_trace(training, stacks):
     }
 
 
+@pytest.mark.usefixtures("ballast")
 def test_noted_collections_lie_on_the_clock_of_the_trace(training):
     """What the agent noted is read back at the very time that the trace gives the collection, with its generation."""
     training.block.order(11, steps=2)
@@ -222,8 +231,10 @@ def test_noted_collections_lie_on_the_clock_of_the_trace(training):
     training.steps(2)
     notes = read_notes(training.trace(11))
     columns = load_trace(training.trace(11))
-    (event,) = np.flatnonzero(columns.named(lambda name: name == "Python GC") & (columns.duration_ns > 10_000))
-    (noted,) = [each for each in notes.collections if each.duration_ns > 10_000]
+    (event,) = np.flatnonzero(
+        columns.named(lambda name: name == "Python GC") & (columns.duration_ns > LONG_COLLECTION_US * 1000)
+    )
+    (noted,) = [each for each in notes.collections if each.duration_ns > LONG_COLLECTION_US * 1000]
     assert (noted.start_ns, noted.duration_ns) == (columns.start_ns[event], columns.duration_ns[event])
     assert noted.generation == (2 if sys.version_info < (3, 14) else None)
     assert notes.dropped_count == 0
