@@ -11,6 +11,7 @@ from exporter.exposing.snapshot import NodeSnapshot, RankView
 from lockstep.contracts.metric import Level
 from lockstep.contracts.neighbour_series import NEIGHBOURS_PATH
 from lockstep.contracts.version import VERSION
+from lockstep.serving.compression import Compression
 from lockstep.serving.exposition import CONTENT_TYPES, choose_form
 
 Latest = Callable[[], NodeSnapshot | None]
@@ -51,6 +52,7 @@ def make_app(latest: Latest, neighbours: Neighbours | None = None, *, level: Lev
         ]
     )
     app.on_response_prepare.append(_harden)
+    Compression().protect(app)
     return app
 
 
@@ -79,9 +81,7 @@ async def _metrics(request: web.Request) -> web.Response:
     form = choose_form(",".join(request.headers.getall("Accept", [])))
     # On a worker thread: at 100 us per ten series, a node with many ranks would delay the tick.
     body = await asyncio.to_thread(request.app[_PAGE].text, snapshot, form)
-    response = web.Response(body=body, headers={"Content-Type": CONTENT_TYPES[form]})
-    response.enable_compression()
-    return response
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPES[form]})
 
 
 async def _ranks(request: web.Request) -> web.Response:
@@ -96,9 +96,7 @@ async def _neighbours(request: web.Request) -> web.Response:
     except (KeyError, ValueError):
         return web.Response(status=400, text="start, end: expected unix seconds\n")
     body = await asyncio.to_thread(request.app[_NEIGHBOURS], start_s, end_s)
-    response = web.Response(body=body, content_type="application/json")
-    response.enable_compression()
-    return response
+    return web.Response(body=body, content_type="application/json")
 
 
 def _rank_to_json(run: str, rank: RankView) -> dict[str, Any]:
