@@ -1,8 +1,9 @@
 """False alarms over hundreds of thousands of healthy steps: `python -m benchmarks.marathon [--minutes 15]`.
 
-Runs the healthy scenarios one after the other, each with a seed of its own, at 8 to 10,240 ranks, until `--steps` were
-judged; an hour or more on one core. The state is written after every run, so that an interrupted marathon goes on where
-it stopped. It belongs to one state of the detector and the scenarios: where their source has changed, it begins again.
+Runs the healthy scenarios one after the other, each with a seed of its own, at 8 to 10,240 ranks, until `--steps` are
+evaluated; an hour or more on one core. The state is written after every run, so that an interrupted marathon goes on
+where it stopped. It belongs to one state of the detector and the scenarios: where their source has changed, it begins
+again, with the seeds after those that were used, because a change may have been made for their pages.
 `--minutes` stops it after so much processor time. At the end `docs/accuracy.md` gets the figures, with the date and the
 95 % bound of the rate (Poisson; with no alarm the rule of three). Scenarios without the column that explains them are
 left out, as in `make accuracy`.
@@ -34,7 +35,7 @@ FIRST_SEED = 3_000_000  # apart from those that anything was tuned on
 
 @dataclass(kw_only=True)
 class MarathonState:
-    """What was judged so far, by number of ranks; `pages_of` names each page by scenario, ranks and seed."""
+    """What was evaluated so far, by number of ranks; `pages_of` names each page by scenario, ranks and seed."""
 
     sources: str
     next_run: int = 0
@@ -45,7 +46,7 @@ class MarathonState:
 
     @property
     def total_steps(self) -> int:
-        """Steps judged at all sizes."""
+        """Steps evaluated at all sizes."""
         return sum(self.steps.values())
 
     @property
@@ -55,7 +56,7 @@ class MarathonState:
 
 
 def load(path: Path, sources: str) -> MarathonState:
-    """Return the state of a marathon of these sources; a new one where there is none, or one of others.
+    """Return the state of a marathon of these sources; a new one where there is none or one of others.
 
     Raises
     ------
@@ -70,7 +71,7 @@ def load(path: Path, sources: str) -> MarathonState:
         raise SystemExit(f"{path}: got {error}, expected the state of a marathon; delete it to begin again") from None
     if state.sources != sources:
         print(f"{path.name} is of other sources ({state.sources}, now {sources}): the marathon begins again")
-        return MarathonState(sources=sources)
+        return MarathonState(sources=sources, next_run=state.next_run)
     return state
 
 
@@ -89,7 +90,7 @@ def _order_of_sizes() -> list[int]:
 
 
 def run_marathon(state: MarathonState, path: Path, *, steps: int, minutes: float) -> None:
-    """Judge healthy runs until so many steps were judged, or so much processor time has passed; print every page."""
+    """Run healthy jobs until so many steps are evaluated, or so much processor time has passed; print every page."""
     begin = time.process_time()
     while state.total_steps < steps and time.process_time() - begin < 60 * minutes:
         task = task_of(state.next_run)

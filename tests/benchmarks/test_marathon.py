@@ -42,11 +42,11 @@ def test_an_interrupted_marathon_is_the_same_as_one_run(measured, tmp_path):
 
 
 def test_other_sources_begin_again(measured, tmp_path, capsys):
-    """What another detector judged shows nothing of this one; a file that is no state is refused."""
+    """What another detector did shows nothing of this one, which gets other seeds; what is no state is refused."""
     path = tmp_path / "state.json"
     run_marathon(MarathonState(sources="abc"), path, steps=400, minutes=1)
     assert load(path, "abc").total_steps == 400
-    assert load(path, "def") == MarathonState(sources="def")
+    assert load(path, "def") == MarathonState(sources="def", next_run=2)
     assert "the marathon begins again" in capsys.readouterr().out
     path.write_text("[]")
     with pytest.raises(SystemExit, match=r"state\.json: got .* expected the state of a marathon"):
