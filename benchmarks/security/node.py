@@ -131,6 +131,7 @@ class Node:
             http_port=self.port,
             broker_port=free_port(),  # no broker listens there
             tick_seconds=0.05,
+            batch_seconds=0.05,
             scan_seconds=0.1,
             announce_seconds=0.5,
             drain_seconds=0.0,
