@@ -100,7 +100,7 @@ def test_steps_collectives_and_collections_of_a_device(watched, group):
         assert record[f"{kinds[0]}_wait_ns"] > 0
         assert record[f"{kinds[0]}_comm_ns"] == record["device_comm_ns"] == MISSING
         assert record["gc_full_count"] == 1
-        assert record["gc_ns"] > 1_000_000
+        assert record["gc_ns"] > 0
         assert record["backward_ns"] > 0
         assert record["host_lead_ns"] >= 0
 
