@@ -15,6 +15,7 @@ from torch import multiprocessing
 GROUP = "mesh_dp"
 BEFORE = 3
 SIZE, OTHER_SIZE = 8, 9
+TRIES = 100
 
 
 def work(rank, store, prefix, how):
@@ -28,8 +29,12 @@ def work(rank, store, prefix, how):
     elif how == "operation":
         dist.all_gather_into_tensor(torch.ones(SIZE), torch.ones(SIZE), group=group)
     recorder = torch._C._distributed_c10d
-    Path(f"{prefix}{rank}").write_bytes(recorder._dump_fr_trace())
-    Path(f"{prefix}{rank}.json").write_bytes(recorder._dump_fr_trace_json())
+    for _ in range(TRIES):  # the recorder notes the end of a collective a moment after it: both dumps are of one state
+        dumped, as_json = recorder._dump_fr_trace(), recorder._dump_fr_trace_json()
+        if dumped == recorder._dump_fr_trace():
+            break
+    Path(f"{prefix}{rank}").write_bytes(dumped)
+    Path(f"{prefix}{rank}.json").write_bytes(as_json)
     dist.destroy_process_group()
 
 
