@@ -1,25 +1,26 @@
 """HOT (budget 1,500 ns a call): the common collective and the common wait, each with its marks in one frame.
 
 The code that appends a mark is copied here (mark_block.py explains its lines): a call costs 80 ns, and a microsecond
-with cold caches. What is not common goes to functions of the caller's, which make the same marks one by one.
+with cold caches. Common paths call few different functions and hold few closure cells: each is cold memory. What is
+not common goes to functions of the caller's, which make the same marks one by one.
 """
 
 from collections.abc import Callable, Mapping, Sized
-from functools import partial
 from threading import get_ident
+from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lockstep.agent.collective_marks import ORDINAL_BITS, CollectiveMarks
+from lockstep.agent.collective_marks import CollectiveMarks
+from lockstep.agent.descriptors import pwrite
 from lockstep.agent.mark_block import LAST, STEP, pack_headed, pack_plain
 from lockstep.contracts.marks import KIND_BITS, ORDINAL_MASK, PAYLOAD_BYTES_MAX, SIZE_BITS, SYNCHRONOUS, MarkKind
-from lockstep.contracts.ring import ISSUE_SLOT_BYTES
 
 if TYPE_CHECKING:
     from lockstep.agent.groups import GroupUse
 
 _EXPECT, _WAIT_BEGIN, _WAIT_END = (int(kind) for kind in (MarkKind.EXPECT, MarkKind.WAIT_BEGIN, MarkKind.WAIT_END))
-_SYNCHRONOUSLY = (False,)
-"""The argument that makes a collective synchronous, as a slice of the arguments: defaults at the end are left out."""
+_PAYLOAD_UNIT = 1 << SIZE_BITS
+"""A byte of payload in the argument of an issue mark; sums and products share their code, shifts have another."""
 
 
 class KernelCalls(NamedTuple):
@@ -31,9 +32,9 @@ class KernelCalls(NamedTuple):
 
     redispatch: Callable[..., Any]
     raw_repr: Callable[[Any], int]
-    look_at_keys: Callable[[Any], tuple[Any, bool]]
     unbox_group: Callable[[Any], Any]
     unbox_work: Callable[[Any], Any]
+    look_at_keys: Callable[[Any], tuple[Any, bool]]
     issue_any: Callable[[int, Any], int | None]
     complete: Callable[[int, bool, Any, Any], None]
     absorbs: Callable[..., bool]
@@ -61,25 +62,24 @@ class CallMarks(CollectiveMarks):
         Common is a collective of one tensor on the host, or of a list of one, in a group of `known`, by the training
         thread, while `captures` is empty. `bits` are the operator's in a call site.
         """
-        redispatch, raw_repr, look_at_keys, unbox_group, unbox_work, issue_any, complete, absorbs = calls
+        redispatch, raw_repr, unbox_group, unbox_work = calls[:4]
         buffer, block, clock, words, use_of = self, self._block, self._clock, self._issue_words, known.get
-        store_issues, expect, done, end_in_flight = self._store_issues, self.expect, self.done, self._end_in_flight
-        in_flight = self.in_flight
+        in_flight, done, end_in_flight = self.in_flight, self.done, self._end_in_flight
         met_keys: dict[int, tuple[Any, bool]] = {}
-        keys_of, async_part, has_future = met_keys.get, slice(async_index, async_index + 1), True
+        has_future = True
         asynchronous_bits, synchronous_bits = bits << KIND_BITS, (bits | SYNCHRONOUS) << KIND_BITS
 
         def kernel(keyset: Any, *args: Any) -> Any:  # noqa: C901, PLR0912, PLR0915  (as above)
             nonlocal has_future
             raw_keys = raw_repr(keyset)
-            met = keys_of(raw_keys)
-            if met is None:
-                met = met_keys[raw_keys] = look_at_keys(keyset)
-            keys_behind, is_on_host = met
-            is_synchronous = args[async_part] == _SYNCHRONOUSLY
+            try:
+                keys_behind, is_on_host = met_keys[raw_keys]
+            except KeyError:
+                keys_behind, is_on_host = met_keys[raw_keys] = calls.look_at_keys(keyset)
+            is_synchronous = len(args) > async_index and args[async_index] is False
             ordinal, payload_bytes = None, -1
             try:
-                use = use_of(id(unbox_group(args[group_index])))
+                use: Any = use_of(id(unbox_group(args[group_index])))
                 if use is not None and is_on_host and get_ident() == buffer.thread and not captures:
                     tensor = args[payload_index]
                     if is_list:
@@ -89,38 +89,38 @@ class CallMarks(CollectiveMarks):
                             payload_bytes = tensor.nbytes
                         except RuntimeError:  # sparse
                             payload_bytes = -1
-                if use is None or payload_bytes < 0:
-                    ordinal = issue_any(bits | SYNCHRONOUS if is_synchronous else bits, args)
+                if payload_bytes < 0:
+                    ordinal = calls.issue_any(bits | SYNCHRONOUS if is_synchronous else bits, args)
                 else:
                     if payload_bytes > PAYLOAD_BYTES_MAX:  # noqa: PLR1730  (a call)
                         payload_bytes = PAYLOAD_BYTES_MAX
-                    head = use.issue_head | (synchronous_bits if is_synchronous else asynchronous_bits)
+                    head = use.issue_head + (synchronous_bits if is_synchronous else asynchronous_bits)
                     now = clock()
                     at = buffer._at  # one turn
                     ordinal = buffer._issued
-                    buffer._issued = ordinal + 1 & ORDINAL_MASK
+                    buffer._issued = ordinal + 1 if ordinal != ORDINAL_MASK else 0
                     buffer._at = at + STEP
-                    pack_headed(block, at, now, head, ordinal, payload_bytes << SIZE_BITS | use.size)
+                    pack_headed(block, at, now, head, ordinal, payload_bytes * _PAYLOAD_UNIT + use.size)
                     if now >= buffer._due_ns or at >= LAST:
                         buffer._store()
                     word = use.word
-                    words[word] += 1
+                    words[word] = words[word] + 1  # fewer bytecodes than +=
                     words[word + 1] = now
-                    if store_issues[use.slot]() != ISSUE_SLOT_BYTES:
+                    if pwrite(*buffer._issue_stores[use.slot]) < 0:
                         buffer.failures += 1
                     if buffer._wants_poll:
                         buffer._poll()
             except Exception as error:  # part of the failure boundary (boundary.py)
-                if not absorbs(issue_any, error):
+                if not calls.absorbs(calls.issue_any, error):
                     raise
             result = redispatch(keys_behind, *args)
             if ordinal is None:
                 return result
             try:
                 if not is_on_host:
-                    complete(ordinal, is_synchronous, args[payload_index], result)
+                    calls.complete(ordinal, is_synchronous, args[payload_index], result)
                     return result
-                if has_future and not is_synchronous:  # as note_work and note_end, without their frames
+                if not is_synchronous and has_future:  # as note_work and note_end, without their frames
                     try:
                         future = unbox_work(result[-1] if type(result) is tuple else result).get_future()
                     except RuntimeError:
@@ -129,12 +129,12 @@ class CallMarks(CollectiveMarks):
                         if future.done():
                             done(ordinal)
                         else:
-                            key = buffer._attempt << ORDINAL_BITS | ordinal
+                            key = buffer._attempt, ordinal
                             in_flight[key] = future
-                            future.add_done_callback(partial(end_in_flight, key))
+                            future.add_done_callback(MethodType(end_in_flight, key))
                         return result
                 if payload_bytes < 0 or get_ident() != buffer.thread:
-                    expect(ordinal)
+                    buffer.expect(ordinal)
                     return result
                 now = clock()
                 at = buffer._at  # one turn
@@ -142,10 +142,8 @@ class CallMarks(CollectiveMarks):
                 pack_headed(block, at, now, _EXPECT, ordinal, 0)
                 if now >= buffer._due_ns or at >= LAST:
                     buffer._store()
-                if buffer._wants_poll:
-                    buffer._poll()
             except Exception as error:  # as above
-                if not absorbs(complete, error):
+                if not calls.absorbs(calls.complete, error):
                     raise
             return result
 

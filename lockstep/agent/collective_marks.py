@@ -1,19 +1,19 @@
 """HOT (budget 400 ns a mark): marks of collectives, waits and devices."""
 
 from collections.abc import Callable
-from functools import partial
 from threading import get_ident
+from types import MethodType
 from typing import Any
 
+from lockstep.agent.descriptors import pwrite
 from lockstep.agent.mark_block import LAST, STEP, MarkBlockWriter, ordinal_at, pack_mark
 from lockstep.contracts import marks
 from lockstep.contracts.marks import ORDINAL_MASK, MarkKind
-from lockstep.contracts.ring import ISSUE_SLOT_BYTES, ISSUE_SLOTS, WORDS_PER_ISSUE_SLOT
+from lockstep.contracts.ring import ISSUE_SLOTS, WORDS_PER_ISSUE_SLOT
 
 _CALL_SITE_MAX, _PAYLOAD_BYTES_MAX = marks.CALL_SITE_MAX, marks.PAYLOAD_BYTES_MAX
 _DETAIL_BITS, _SIZE_BITS, _SLOT_SHIFT = marks.DETAIL_BITS, marks.SIZE_BITS, marks.SLOT_SHIFT
 _DETAIL_MASK = (1 << _DETAIL_BITS) - 1
-ORDINAL_BITS = ORDINAL_MASK.bit_length()
 
 # fmt: off
 (
@@ -34,7 +34,7 @@ class CollectiveMarks(MarkBlockWriter):
     that it is at the end of the next wait. `wait_begin` and `wait_end` begin and end a wait for communication.
     """
 
-    __slots__ = ("done", "done_unknown", "expect", "wait_begin", "wait_end")
+    __slots__ = ("_end_in_flight", "done", "done_unknown", "expect", "wait_begin", "wait_end")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -43,6 +43,7 @@ class CollectiveMarks(MarkBlockWriter):
         self.expect: Callable[[int], None] = self._mark_anywhere(_EXPECT)
         self.wait_begin: Callable[[], None] = self._mark_anywhere(_WAIT_BEGIN)
         self.wait_end: Callable[[], None] = self._mark_anywhere(_WAIT_END)
+        self._end_in_flight = self._in_flight_callback()
 
     def issue(self, call_site: int, payload_bytes: int) -> int | None:
         """Note a collective (`marks.pack_call_site`); return its ordinal, None where the buffer is inert.
@@ -75,7 +76,7 @@ class CollectiveMarks(MarkBlockWriter):
         word = slot * WORDS_PER_ISSUE_SLOT
         self._issue_words[word] += 1
         self._issue_words[word + 1] = now
-        if self._store_issues[slot]() != ISSUE_SLOT_BYTES:
+        if pwrite(*self._issue_stores[slot]) < 0:
             self.failures += 1
         if self._device is not None:
             self._device(_ISSUE, detail, ordinal, ordinal_at(first, at))
@@ -99,7 +100,7 @@ class CollectiveMarks(MarkBlockWriter):
         if self.thread:
             word = slot * WORDS_PER_ISSUE_SLOT
             self._issue_words[word] = self._issue_words[word + 1] = 0
-            if self._store_issues[slot]() != ISSUE_SLOT_BYTES:
+            if pwrite(*self._issue_stores[slot]) < 0:
                 self.failures += 1
 
     def note_end(self, ordinal: int, future: Any) -> None:
@@ -107,9 +108,9 @@ class CollectiveMarks(MarkBlockWriter):
         if future.done():  # its callback would run here, where torch swallows what a signal handler raises in it
             self.done(ordinal)
             return
-        key = self._attempt << ORDINAL_BITS | ordinal
+        key = self._attempt, ordinal
         self.in_flight[key] = future
-        future.add_done_callback(partial(self._end_in_flight, key))
+        future.add_done_callback(MethodType(self._end_in_flight, key))
 
     def note_work(self, unbox: Callable[[Any], Any], ordinal: int, result: Any) -> bool:
         """Note when an asynchronous operator's `result`, a Work or a tuple that ends with it, is done.
@@ -127,10 +128,17 @@ class CollectiveMarks(MarkBlockWriter):
         self.note_end(ordinal, future)
         return True
 
-    def _end_in_flight(self, key: int, _future: Any) -> None:
-        if key >> ORDINAL_BITS == self._attempt:
-            self.done(key & ORDINAL_MASK)
-        self.in_flight.pop(key, None)  # a forked child has forgotten it
+    def _in_flight_callback(self) -> Callable[[tuple[int, int], Any], None]:
+        """Return what a future calls when it ends, bound to its key in `in_flight`."""
+        buffer, done, in_flight = self, self.done, self.in_flight
+
+        def end(key: tuple[int, int], _future: Any) -> None:
+            attempt, ordinal = key
+            if attempt == buffer._attempt:
+                done(ordinal)
+            in_flight.pop(key, None)  # a forked child has forgotten it
+
+        return end
 
     def device_mark(self, kind: int, detail: int, subject: int, argument: int) -> int:
         """Append a mark of a device (40 and up, contracts/marks.py) and return its ordinal; -1 where it is inert."""

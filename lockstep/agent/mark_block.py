@@ -18,7 +18,6 @@ import struct
 import zlib
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from threading import get_ident
 from time import monotonic_ns, thread_time_ns
 from typing import Any
@@ -34,6 +33,7 @@ STEP = marks.MARK_BYTES
 LAST = FIRST + marks.BLOCK_MARKS * STEP - STEP
 """Bytes of a block at which its first and its last mark lie, and of a mark."""
 _FULL = LAST + STEP
+_WORD_BYTES = 8  # a mark begins with its time
 _SPARE = marks.BLOCK_MARKS * STEP
 """Of threads that came between the mark that filled the block and its store, one mark each: at most another block."""
 POLL_INTERVAL_NS = 100_000_000
@@ -50,14 +50,15 @@ _WAIT_BEGIN, _WAIT_END = int(MarkKind.WAIT_BEGIN), int(MarkKind.WAIT_END)
 BACKWARDS, OPTIMIZERS, STEPS = 1, 2, 3
 """`MarkBlockWriter.boundary_ends`, and what a mark is counted as."""
 pack_mark = marks.MARK_STRUCT.pack_into
-_unpack_time = struct.Struct("<Q").unpack_from  # of a mark, which begins with it
 pack_headed = struct.Struct("<QIIq").pack_into  # kind and detail in one word (`marks.KIND_BITS`)
 pack_plain = struct.Struct("<QQq").pack_into  # detail and subject of 0 in one word with the kind
-_pack_header = struct.Struct("<HHQQQQQ").pack  # what the checksum covers
-_pack_checksum = marks.CHECKSUM.pack
+_pack_header = marks.BLOCK_HEADER.pack_into
+_pack_checksum = marks.CHECKSUM.pack_into
+_SUMS_TO_ZERO = 0x6DD90A9D
+"""A checksum that adds nothing to one over it: the CRC-32 of these four bytes is 0, as that of none."""
 _crc32 = zlib.crc32
 
-assert marks.BLOCK_HEADER.format == "<I" + "HHQQQQQ"
+assert _crc32(marks.CHECKSUM.pack(_SUMS_TO_ZERO)) == 0
 
 
 DeviceCallback = Callable[[int, int, int, int], Any]
@@ -116,11 +117,11 @@ class MarkBlockWriter(_Appending):
     # fmt: off
     __slots__ = (
         "_adopt", "_at_boundary", "_at_store", "_attempt", "_block",
-        "_block_count", "_clock", "_cpu_clock", "_elsewhere", "_end_due_ns",
+        "_block_count", "_block_words", "_clock", "_cpu_clock", "_elsewhere", "_end_due_ns",
         "_ends", "_ends_at_backward", "_file", "_flag_word", "_flags",
-        "_flags_offset", "_graphs_before", "_graphs_noted", "_graphs_seen", "_issue_words",
+        "_flags_offset", "_graphs_before", "_graphs_noted", "_graphs_seen", "_issue_stores", "_issue_words",
         "_issues", "_issues_offset", "_key", "_met", "_offset",
-        "_polled_ns", "_sequence", "_stepping_elsewhere", "_store_issues", "backward_depth",
+        "_polled_ns", "_sequence", "_stepping_elsewhere", "backward_depth",
         "backward_ends", "boundary_at", "boundary_ends", "closure_begin", "closure_end",
         "collective_cost_ns", "compilations", "data_begin", "data_end", "elsewhere_ns",
         "failures", "garbage", "in_flight", "mark_cost_ns", "meet",
@@ -154,7 +155,7 @@ class MarkBlockWriter(_Appending):
         """Whether a device's event or a poll comes behind a mark: one look for both (`_follow`)."""
         self.garbage: CollectionLog | None = None
         """Collections of garbage, whose marks are made at the next end (garbage.py gives the reason)."""
-        self.in_flight: dict[int, Any] = {}
+        self.in_flight: dict[tuple[int, int], Any] = {}
         """Futures of collectives whose end is still to be noted, by attempt and ordinal."""
         self._attempt = 0
         self._met: deque[int] = deque(maxlen=_MET_MAX)
@@ -166,10 +167,11 @@ class MarkBlockWriter(_Appending):
         self._clock = clock or monotonic_ns
         self._cpu_clock = cpu_clock or thread_time_ns
         self._block = bytearray(_FULL + _SPARE)
+        self._block_words = memoryview(self._block).cast("Q")  # as below
         self._issues = (ctypes.c_char * ISSUES_BYTES)()
         self._issue_words = memoryview(self._issues).cast("B").cast("Q")  # native order: big-endian hosts are refused
-        self._store_issues: list[Callable[[], int]] = []
-        """Stores the words of an issue slot, by slot; returns how many bytes it stored."""
+        self._issue_stores: list[tuple[Any, ...]] = []
+        """The arguments of `pwrite` that store the words of an issue slot, by slot."""
         self._flags = 0
         self._flag_word = ctypes.c_uint64()  # what is stored of them
         self.open(file, offset, block_count, issues_offset, flags_offset)
@@ -191,7 +193,7 @@ class MarkBlockWriter(_Appending):
         self._block_count = block_count
         self._issues_offset = issues_offset
         self._flags_offset = flags_offset
-        self._store_issues[:] = map(self._issues_store, range(ISSUE_SLOTS))
+        self._issue_stores[:] = map(self._issue_store, range(ISSUE_SLOTS))
         ctypes.memset(self._issues, 0, ISSUES_BYTES)
         self._flags = 0
         self._at = FIRST
@@ -207,11 +209,10 @@ class MarkBlockWriter(_Appending):
         self._ends = (0, 0, 0)
         """Ends of backwards, optimizers and steps before the block's first mark."""
 
-    def _issues_store(self, slot: int) -> Callable[[], int]:
-        if self._issues_offset < 0:
-            return lambda: ISSUE_SLOT_BYTES
+    def _issue_store(self, slot: int) -> tuple[Any, ...]:
         at = slot * ISSUE_SLOT_BYTES
-        return partial(pwrite, self._file, ctypes.byref(self._issues, at), ISSUE_SLOT_BYTES, self._issues_offset + at)
+        size_bytes = ISSUE_SLOT_BYTES if self._issues_offset >= 0 else 0
+        return self._file, ctypes.byref(self._issues, at), size_bytes, max(self._issues_offset, 0) + at
 
     def _mark(self, kind: int) -> Callable[[], None]:
         """Return a function that appends a mark of the training thread; without the call of `_put` it takes half."""
@@ -398,31 +399,32 @@ class MarkBlockWriter(_Appending):
         at, sequence, position, ends = self._at, self._sequence, self._position, self._ends  # one turn
         if at == FIRST:
             return
-        stored = self._block[FIRST:at]
-        self._at, self._sequence, self._position = FIRST, sequence + 1 + (at > _FULL), position + (at - FIRST) // STEP
+        block, last_ns = self._block[:at], self._block_words[(at - STEP) // _WORD_BYTES]
+        count = (at - FIRST) // STEP
+        self._at, self._sequence, self._position = FIRST, sequence + 1 + (at > _FULL), position + count
         self._ends = (self.backward_ends, self.optimizer_ends, self.step_ends)
         if at > _FULL:  # another thread was to store the full block
-            stored, full = stored[_FULL - FIRST :], stored[: _FULL - FIRST]
-            self._write(full, sequence, position, ends)
-            sequence, position, ends = sequence + 1, position + marks.BLOCK_MARKS, _ends_after(full, *ends)
+            full, block = block[:_FULL], block[:FIRST] + block[_FULL:]
+            self._write(full, marks.BLOCK_MARKS, sequence, position, ends)
+            sequence, position, ends = sequence + 1, position + marks.BLOCK_MARKS, _ends_after(full[FIRST:], *ends)
+            count -= marks.BLOCK_MARKS
         # As `_write`, whose frame costs a microsecond in cold caches (benchmarks/collective_cost.py).
         backwards, optimizers, steps = ends
-        summed = _pack_header(len(stored) // STEP, _VERSION, sequence, position, backwards, optimizers, steps) + stored
-        block = _pack_checksum(_crc32(summed)) + summed
+        _pack_header(block, 0, _SUMS_TO_ZERO, count, _VERSION, sequence, position, backwards, optimizers, steps)
+        _pack_checksum(block, 0, _crc32(block))
         place = self._offset + sequence % self._block_count * _BLOCK_BYTES
-        if pwrite(self._file, block, len(block), place) != len(block):
+        if pwrite(self._file, b"" + block, len(block), place) != len(block):
             self.failures += 1
-        (last_ns,) = _unpack_time(stored, len(stored) - STEP)
         self._due_ns = last_ns + _FLUSH_INTERVAL_NS
         self._event_due_ns = last_ns + _FLUSH_EVENT_NS
         if last_ns >= self._polled_ns + self.poll_interval_ns:
             self._wants_poll = self._has_sequel = True
 
-    def _write(self, stored: bytearray, sequence: int, position: int, ends: tuple[int, int, int]) -> None:
-        summed = _pack_header(len(stored) // STEP, _VERSION, sequence, position, *ends) + stored
-        block = _pack_checksum(_crc32(summed)) + summed
+    def _write(self, block: bytearray, count: int, sequence: int, position: int, ends: tuple[int, int, int]) -> None:
+        _pack_header(block, 0, _SUMS_TO_ZERO, count, _VERSION, sequence, position, *ends)
+        _pack_checksum(block, 0, _crc32(block))
         place = self._offset + sequence % self._block_count * _BLOCK_BYTES
-        if pwrite(self._file, block, len(block), place) != len(block):
+        if pwrite(self._file, b"" + block, len(block), place) != len(block):  # ctypes passes no bytearray
             self.failures += 1
 
     def flush(self) -> None:
@@ -433,4 +435,4 @@ class MarkBlockWriter(_Appending):
     def _last_time(self) -> int:
         if self._at == FIRST:
             return self._due_ns - _FLUSH_INTERVAL_NS  # of the last store
-        return int(_unpack_time(self._block, self._at - STEP)[0])
+        return self._block_words[(self._at - STEP) // _WORD_BYTES]
