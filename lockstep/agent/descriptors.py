@@ -7,7 +7,7 @@ measured (benchmarks/ring_cost.py). A call copies at most a slot to or from memo
 
 The price is that the argument types are not declared, which would cost another 0.35 us: sizes and offsets are passed
 as C ints, so they stay below 2**31. Both return what the C functions return as a C int, -1 for a failure, and raise
-nothing. Neither declares its result: ctypes then converts it at once, and a write touches 17 cache lines less.
+nothing. Neither declares its result: ctypes then converts it at once, without a search of its table of types.
 """
 
 import ctypes
