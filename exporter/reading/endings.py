@@ -97,6 +97,11 @@ class ProcessEndWatcher:
         self._look(key)
         return key in self._watched
 
+    def has_ended(self, key: str) -> bool:
+        """Whether the process under `key` was watched and has ended."""
+        self._look(key)
+        return key in self._endings
+
     def ending(self, key: str, last_sign_unix_ns: int) -> RankEnding | None:
         """Return how a process that released its ring ended, or None if it ended successfully.
 

@@ -22,8 +22,11 @@ from lockstep.contracts.messages import (
     RankEnding,
 )
 
-FINISHING_S = 5.0
-"""Longest wait from the agent's report that it finishes to the end of its process; after that, the report counts."""
+FINISHING_S = 30.0
+"""Longest wait from the agent's report that it finishes to the end of its process; after that, the report counts.
+
+`sys.exit(1)` makes the same report, and only the exit code shows the difference. Releasing devices and pinned memory,
+or any teardown on a machine without processor time to spare, takes longer than a few seconds."""
 
 State = tuple[str, RankEnding | None]
 """One of `messages.RANK_STATES`, and how the process ended unless it ended successfully."""
@@ -37,8 +40,10 @@ class RankStates:
         self._over: dict[str, State] = {}
         self._finishing_since_s: dict[str, float] = {}
 
-    def state_of(self, key: str, rank_state: RankState, ring: RingFile, result: ReadResult, now_s: float) -> State:
-        """Return the state of a rank from `result`, the latest read of its ring.
+    def read(self, key: str, rank_state: RankState, ring: RingFile, now_s: float) -> tuple[ReadResult, State]:
+        """Read a ring; return what it holds, and the state of the rank's process.
+
+        The process is looked at first: once it has ended, what is read afterwards is its last word.
 
         Raises
         ------
@@ -47,19 +52,21 @@ class RankStates:
         """
         known = self._over.get(key)
         if known is not None:
-            return known
+            return ring.read(), known
         holder = ring.holder()
         if holder.pid is not None:
             self._watch.watch(key, holder.pid)
+        is_watched = self._watch.is_watched(key)
         # A process releases its ring shortly before its end can be observed.
-        is_over = holder.is_gone and not self._watch.is_watched(key)
+        is_over = self._watch.has_ended(key) or (holder.is_gone and not is_watched)
+        result = ring.read()
         if is_over:
             state = self._over_state(key, rank_state, result)
         else:
-            state = self._running_state(key, rank_state, result, now_s)
+            state = self._running_state(key, rank_state, result, now_s, is_watched=is_watched)
         if state[0] in ENDED:
             self._over[key] = state
-        return state
+        return result, state
 
     def forget(self, key: str) -> None:
         """Forget a ring that is no longer read."""
@@ -71,14 +78,16 @@ class RankStates:
         """Give all descriptors back."""
         self._watch.close()
 
-    def _running_state(self, key: str, rank_state: RankState, result: ReadResult, now_s: float) -> State:
+    def _running_state(
+        self, key: str, rank_state: RankState, result: ReadResult, now_s: float, *, is_watched: bool
+    ) -> State:
         if result.state == layout.STATE_FAILED:
             return UNWATCHED, None
         if result.state == layout.STATE_RAISED and result.ending is not None:
             return FAILED, _raised(rank_state, result.ending)
         if result.state == layout.STATE_FINISHED:
             since_s = self._finishing_since_s.setdefault(key, now_s)
-            if not self._watch.is_watched(key) or now_s - since_s >= FINISHING_S:
+            if not is_watched or now_s - since_s >= FINISHING_S:
                 return FINISHED, None
         return RUNNING, None
 

@@ -306,8 +306,7 @@ class Rings:
         if self.isolation.admits(_RING, key, self._now_s):
             with self.isolation.guard(_RING, key, self._now_s):
                 try:
-                    result = ring.read()
-                    state = self._states.state_of(key, rank_state, ring, result, self._now_s)
+                    result, state = self._states.read(key, rank_state, ring, self._now_s)
                     return _TakenRing(
                         run, rank_state, key, result, state, rank_state.steps.take(ring.blocks, blocks, records_max)
                     )

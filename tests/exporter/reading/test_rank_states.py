@@ -1,6 +1,7 @@
 """Which state a rank's process is in: real processes that hold real rings, and end in every way."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from exporter.counts import ExporterCounters
+from exporter.reading.rank_states import FINISHING_S
+from exporter.reading.ring_file import RingFile
 from exporter.reading.rings import Rings
 from lockstep.contracts.messages import (
     EXCEPTION,
@@ -143,7 +146,7 @@ def test_a_word_of_finishing_waits_for_the_exit_code(rank):
     assert rank.look()[0] == RUNNING
     rank.does("ring.set_state(layout.STATE_FINISHED)")
     assert rank.look()[0] == RUNNING
-    assert rank.look(4.9)[0] == RUNNING
+    assert rank.look(FINISHING_S - 0.1)[0] == RUNNING
     assert rank.look(0.2)[0] == FINISHED
 
 
@@ -179,3 +182,36 @@ def test_an_exit_code_is_orderly_where_exit_functions_ran(rank, line, is_orderly
     rank.look()
     rank.does(line)
     assert rank.until_over()[1].is_orderly is is_orderly
+
+
+def ends_during(rank, monkeypatch, name, line):
+    """Let the process end by `line` while the exporter's call of this method of its ring returns."""
+    original = getattr(RingFile, name)
+
+    def call(ring):
+        found = original(ring)
+        monkeypatch.setattr(RingFile, name, original)
+        rank.does(line)
+        os.waitid(os.P_PID, rank.process.pid, os.WEXITED | os.WNOWAIT)
+        return found
+
+    monkeypatch.setattr(RingFile, name, call)
+
+
+@pytest.mark.parametrize("name", ["holder", "read"])
+@pytest.mark.parametrize(("line", "expected"), ENDS.items(), ids=ENDS)
+def test_a_process_that_ends_while_its_ring_is_read(rank, monkeypatch, name, line, expected):
+    """The exporter may lose the processor between any two of its looks: what it sees first must not be older."""
+    assert rank.look()[0] == RUNNING
+    ends_during(rank, monkeypatch, name, line)
+    rank.look()
+    assert short(rank.until_over()) == expected
+
+
+def test_a_process_that_finishes_and_ends_while_its_lock_is_queried(rank, monkeypatch):
+    """It was alive by its lock and has ended by its pidfd: then its exit code is known."""
+    rank.look()
+    rank.does("ring.set_state(layout.STATE_FINISHED)")
+    ends_during(rank, monkeypatch, "holder", "os._exit(3)")
+    rank.look()
+    assert short(rank.until_over()) == (FAILED, (EXIT_CODE, 3))
