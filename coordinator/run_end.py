@@ -50,10 +50,14 @@ def conclude(run: "Run", now_s: float) -> "Orders":
 def look_for_hang(run: "Run", now_s: float, may_deliver: "Callable[[int], bool]") -> "Orders":
     """Find the ranks for which a run without steps waits.
 
+    While it is open how a run ends (`conclude`), the rank that has ended is what its peers wait for.
+
     `may_deliver` returns whether the node of a rank may be about to deliver spooled records.
     """
     is_in_scope = run.policy.detectors.hang and is_watched(run.name, run.policy.scope.runs)
     if not is_in_scope or run.topology is None or not run.machine.is_blocked(now_s):
+        return []
+    if run.ended_since_s is not None and run.machine.stall.incident is None:
         return []
     latest = run.machine.step_result
     if latest is not None and is_going_on(run.timeline, latest.step):

@@ -11,12 +11,25 @@ from coordinator.decide.transitions import State
 from coordinator.runs import Runs
 from coordinator.settings.config import CoordinatorConfig
 from coordinator.settings.policy import Policy
-from lockstep.contracts.messages import EXCEPTION, EXIT_CODE, FAILED, FINISHED, GONE, SIGNAL, VANISHED, RankEnding
+from lockstep.contracts.messages import (
+    EXCEPTION,
+    EXIT_CODE,
+    FAILED,
+    FINISHED,
+    GONE,
+    SIGNAL,
+    VANISHED,
+    IssueCount,
+    RankEnding,
+    RankProgress,
+)
 from tests.coordinator.conftest import START_UNIX_S, announce
 from tests.coordinator.scenarios import Scenario, generate
 
 STEPS = 30
 HEALTHY = generate(Scenario(degrees="dp=4", steps=STEPS))
+WARM_STEPS = 120
+WARM = generate(Scenario(degrees="dp=4", steps=WARM_STEPS))
 NOW = START_UNIX_S + STEPS
 
 
@@ -160,12 +173,12 @@ def running(announcement, *ranks):
 class Job:
     """A run of four ranks that has made its steps."""
 
-    def __init__(self, memories=None, steps=STEPS):
+    def __init__(self, memories=None, steps=STEPS, log=HEALTHY):
         self.runs = Runs(CoordinatorConfig(), Policy(), memories or {}, lambda: 0.0)
         self.instructions = []
-        self.take(announce(0, 1, 2, 3), NOW - STEPS)
+        self.take(announce(0, 1, 2, 3), NOW - steps)
         for step in range(steps):
-            self.take(HEALTHY.batch(step, step + 1), NOW - STEPS + step)
+            self.take(log.batch(step, step + 1), NOW - steps + step)
 
     def take(self, message, now_s):
         self.instructions += [each for _, more in self.runs.take(message, now_s) for each in more]
@@ -219,6 +232,34 @@ def test_peers_that_wait_in_vain_are_no_hang():
         job.tick(NOW + second)
     (incident,) = job.incidents(ev.OpenIncident)
     assert (incident.kind, incident.ranks) == ("crash", (1,))
+
+
+def waiting_for(rank, announcement, at_s):
+    """Return it with the collectives that the ranks have issued: all but `rank` have one more."""
+    last_ns = int(at_s * 1e9)
+
+    def progress(issued):
+        counts = [IssueCount(group=0, operation="collective", peer=-1, issued=issued, last_unix_ns=last_ns)]
+        return RankProgress(last_step=WARM_STEPS - 1, flags=0, issues=counts, is_alive=True)
+
+    infos = [replace(i, progress=progress(10 if i.rank == rank else 11)) for i in announcement.ranks]
+    return replace(announcement, ranks=infos)
+
+
+@pytest.mark.parametrize(
+    ("first", "kind"),
+    [(killed(KILL), "crash"), (raised("ValueError"), "crash"), (killed(TERM), "crash"), (None, "hang")],
+    ids=["kill", "exception", "request", "hang"],
+)
+def test_peers_that_wait_for_a_rank_that_has_ended_are_no_hang(first, kind):
+    """Of a run that is warm and whose ranks report what they wait for, a hang is found after seconds."""
+    job = Job(steps=WARM_STEPS, log=WARM)
+    left = [0, 2, 3] if first else [0, 1, 2, 3]
+    told = running(announced([None, first, None, None]), *left)
+    for second in range(1, 100):
+        job.take(waiting_for(1, told, NOW + 0.5), NOW + second)
+        job.tick(NOW + second + 0.5)
+    assert [(each.kind, each.ranks) for each in job.incidents(ev.OpenIncident)] == [(kind, (1,))]
 
 
 def test_one_rank_that_was_asked_to_end_alone_has_crashed_the_run():
