@@ -143,7 +143,9 @@ class DetectionLimits:
         np.maximum(self.alarm_sigmas_P, cusum_limit(policy.slack_sigmas, steps), out=self.alarm_sigmas_P)
         self._white_P = self.alarm_sigmas_P
         self._steps = steps
-        self._group_steps_P: Figures = steps / self._sizes_P
+        self._group_steps_P: Figures = steps / np.maximum(
+            self._sizes_P, 1.0
+        )  # a job may have no groups, whose test has no series
         self._widen()
         self.least_wide = float(np.float32(FULL_FLOORS * floor_ratio))
         """The largest deviation of a single step that counts in full in a long mean in every noise group."""

@@ -322,6 +322,15 @@ def test_a_healthy_upper_bound_ends_an_alarm():
     assert told[-1] == 0
 
 
+def test_a_job_without_groups_has_no_slow_link():
+    """A training announces its groups as it forms them, and may fail before; a warning fails the test."""
+    recording = generate(Scenario(degrees="dp=4", steps=20))
+    test = SlowLinkTest([], np.arange(4), POLICY.link, POLICY.excess)
+    for row in recording.rows():
+        test.step(row, row.step)
+        assert test.found(1.0) == []
+
+
 def test_steps_without_transfers_show_nothing():
     """In an evaluation step by step nothing is reduced: transfers that come back afterwards take what they took."""
     recording = generate(Scenario(degrees="dp=4", steps=200))
