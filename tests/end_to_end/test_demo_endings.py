@@ -7,7 +7,7 @@ import sys
 import pytest
 
 LIMIT_S = 600
-pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.timeout(LIMIT_S + 30)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(LIMIT_S + 30)]
 
 RANK = 1
 

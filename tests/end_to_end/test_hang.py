@@ -17,7 +17,7 @@ from tests.exporter.conftest import make_config
 from tests.exporter.conftest import running as exporter_running
 from tests.support.servers import LIVE_LIMIT_S, PATIENCE_S, mosquitto
 
-pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(LIVE_LIMIT_S)]
+pytestmark = [pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(LIVE_LIMIT_S)]
 
 
 async def start_job(root, tmp_path):

@@ -13,7 +13,7 @@ from tests.end_to_end.leak_job import LEAK_BYTES, LEAK_RANK, ONSET_STEP
 from tests.support.servers import running, wait_until
 from tests.support.stack import LOCKSTEP, Stack, full_stack
 
-pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(1300)]
+pytestmark = [pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(1300)]
 
 RUN = "leak"
 START_SECONDS, DETECT_SECONDS, EXPLAIN_SECONDS = 400, 400, 400  # at most: limits are in steps, seconds the machine's

@@ -9,7 +9,7 @@ from alerts.policy import AlertPolicy, Site
 from tests.support.servers import LIVE_LIMIT_S, PATIENCE_S, get, wait_until
 from tests.support.stack import full_stack
 
-pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(LIVE_LIMIT_S)]
+pytestmark = [pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(LIVE_LIMIT_S)]
 
 RUN, RANK = "gpt", 2
 STRANGERS = {"LockstepDevicesLost", "LockstepSlowDeviceFound", "LockstepRunSlow"}

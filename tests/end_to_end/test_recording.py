@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.cli.main import main
 
-pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
 DECIDED = ("id", "run", "kind", "cause", "scope", "ranks", "domain", "onset_step", "detected_step")
 
