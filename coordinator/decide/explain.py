@@ -258,8 +258,8 @@ def _rule(policy: "Policy", floor_ratio: float, what: str, incident: "Incident")
         "alarm_sigmas": own.alarm_sigmas,
     }
     limits |= {name: incident.numbers[name] for name in limits if name in incident.numbers}
-    if limits["slack_sigmas"] != own.slack_sigmas:  # that of parts
-        what = f"a part of {what}"
+    if incident.part:
+        what = f"{incident.part}, a part of {what}"
     return (
         f"{what} by {limits['floor_ratio']:.1%} or more that noise does not explain, until the CUSUM of the excess in "
         f"sigmas (at most {limits['clip_sigmas']:.3g} a step, less {limits['slack_sigmas']:g}) exceeds "

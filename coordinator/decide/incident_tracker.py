@@ -222,6 +222,7 @@ class IncidentTracker:
             evidence=anomaly.evidence,
             numbers=anomaly.numbers,
             confidence=anomaly.confidence,
+            part=anomaly.part,
         )
         return self._add(incident)
 
@@ -270,6 +271,7 @@ class IncidentTracker:
             slowdown_ratio=worst.excess_ratio,
             excess_seconds=worst.excess_seconds,
             numbers=worst.numbers,
+            part=worst.part,
             evidence=before.evidence if cause == before.cause else worst.evidence,
             confidence=before.confidence if cause == before.cause else worst.confidence,
             # The gain from a slower run depends on its cause; that from slow ranks and links on how slow they are.

@@ -48,8 +48,9 @@ class Incident:
     job. `function` and `operator` are empty until a profile names them. `onset_step` is where it began and
     `detected_step` where it was found: steps of this attempt, None if no step is known. `stacks` is set for a hang: the
     merged stacks of its ranks' training threads as lines of text. `explanation` is the data behind the decision
-    (`explain.py`), empty until it is written. `machine` is what other exporters' series show of its machines, None
-    until they were read. `history` has a line for each of its machines that earlier incidents named.
+    (`explain.py`), empty until it is written. `part` is that of `Anomaly`. `machine` is what other exporters' series
+    show of its machines, None until they were read. `history` has a line for each of its machines that
+    earlier incidents named.
     """
 
     id: str
@@ -75,6 +76,7 @@ class Incident:
     bottleneck: str = ""
     advice: tuple[Advice, ...] = ()
     confidence: str = ""
+    part: str = ""
     diagnosed: bool = False
     profile_evidence: tuple[str, ...] = ()
     state: str = OPEN

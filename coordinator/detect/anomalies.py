@@ -25,7 +25,8 @@ class Anomaly:
     ratios, steps. `confidence` in the cause is high, medium or low, and empty if there is nothing to weigh. `node` is
     where the rank runs, empty if that is unknown or if several nodes are concerned. An anomaly that is not `is_sure`
     must last before it is reported. One that does not `acts` had no effect in this step; its alarm has not ended yet.
-    `lost_seconds` is how much shorter the step would have been without it; None means `excess_seconds`.
+    `lost_seconds` is how much shorter the step would have been without it; None means `excess_seconds`. `part` is the
+    part of own work whose test raised it, empty if it is of own work as a whole.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Anomaly:
     is_sure: bool = True
     acts: bool = True
     lost_seconds: float | None = None
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

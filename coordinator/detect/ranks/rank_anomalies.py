@@ -132,7 +132,7 @@ class RankAnomalies:
 
     def _as_of_now(self, column: int, anomaly: Anomaly) -> Anomaly:
         """Return the anomaly, marked if the rank works as fast as its peers again and only its alarm has not ended."""
-        test, series = self._test.verdict_of(column)
+        test, series, _ = self._test.verdict_of(column)
         acts = not test.is_quiet(series)
         return anomaly if anomaly.acts == acts else replace(anomaly, acts=acts)
 
@@ -164,7 +164,7 @@ class RankAnomalies:
 
     def _anomaly(self, column: int, explanation: Explanation, waits: "Mapping[str, float]") -> Anomaly:
         rank = int(self._ranks[column])
-        test, series = self._test.verdict_of(column)
+        test, series, part = self._test.verdict_of(column)
         ratio, onset = test.level_and_onset(series)
         usual_s = float(self._test.scale_P[self._test.stage_groups.group_of(column)])
         sigma_ratio, limit_ratio = test.noise_of(series)
@@ -184,7 +184,7 @@ class RankAnomalies:
                 **{f"peers_{name}_seconds": value for name, value in explanation.peers.items()},
             },
         )
-        return replace(found, domain=None if domain is None else (domain.kind, domain.name))
+        return replace(found, domain=None if domain is None else (domain.kind, domain.name), part=part)
 
     def anomaly_of(
         self,

@@ -10,7 +10,7 @@ a stage's work relative to the other stages, are tested as series of their own: 
 Shapes: R ranks, P stages, D replicas.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,14 @@ _MOVING_SHARE = 1 / 8  # of a stage's ranks: this many slow ranks shift its 30 %
 _SHARED_MIN = 0.5  # of a group's deviation that each of its ranks must have
 _UNEVEN_RATIO = 2.0  # above it, a slow rank is rarely the lowest of its stage except by its batch
 _FAR_FLOORS = 4.0  # smallest effects, 10 % of a step: a single step with less is not slow
+
+
+class Verdict(NamedTuple):
+    """The series in alarm that names a rank, and the part of own work that it is of, empty if of all of it."""
+
+    series_group: SeriesGroup
+    series: int
+    part: str = ""
 
 
 class SlowRankTest:
@@ -379,16 +387,16 @@ class SlowRankTest:
             return np.flatnonzero(self.slow_R)
         return self.ranks.alarms
 
-    def verdict_of(self, column: int) -> tuple[SeriesGroup, int]:
+    def verdict_of(self, column: int) -> Verdict:
         """Return the series that names a slow rank: the rank itself, else a part of it, its replica or its stage."""
         if column in self.ranks:
-            return self.ranks, column
-        for series_group in self.slow_parts(column).values():
-            return series_group, column
+            return Verdict(self.ranks, column)
+        for part, series_group in self.slow_parts(column).items():
+            return Verdict(series_group, column, part)
         replica = self.replica_groups.group_of(column)
         if replica in self.replicas:
-            return self.replicas, replica
-        return self.stages, self.stage_groups.group_of(column)
+            return Verdict(self.replicas, replica)
+        return Verdict(self.stages, self.stage_groups.group_of(column))
 
     def slow_parts(self, column: int) -> "dict[str, SeriesGroup]":
         """Return the parts of one rank that are in alarm separately, the largest deviation first."""

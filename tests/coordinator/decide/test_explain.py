@@ -9,7 +9,7 @@ import pytest
 from coordinator.decide import events as ev
 from coordinator.decide.explain import CHANGES_MAX, ExplanationContext, explain_instructions, explanation, history
 from coordinator.detect.anomalies import CRASH, FLUCTUATION, HANG, SLOW_LINK
-from coordinator.settings.policy import Policy
+from coordinator.settings.policy import ExcessPolicy, Policy
 from lockstep.contracts.domains import from_degrees
 from tests.coordinator.scenarios import Scenario, generate
 from tests.coordinator.test_store import incident
@@ -61,10 +61,21 @@ def test_the_rule_is_that_of_the_test_that_raised_the_alarm():
     """A part's test has a slack, a clip and a limit of its own, which the noise of the job raises."""
     own = {"floor_ratio": 0.05, "clip_sigmas": 3.46, "slack_sigmas": 1.0, "alarm_sigmas": 14.28}
     shown = scene(Scenario(degrees="dp=16").with_fault("compute", 3, seconds=0.06, begin=60))
-    rule = explanation(opened(numbers=own), shown)["rule"]
-    assert rule.startswith("a part of own work longer than the reference by 5.0% or more")
+    rule = explanation(opened(numbers=own, part="backward"), shown)["rule"]
+    assert rule.startswith("backward, a part of own work longer than the reference by 5.0% or more")
     assert "(at most 3.46 a step, less 1) exceeds 14.3" in rule
     assert "(at most 6 a step, less 2) exceeds 11" in explanation(opened(), shown)["rule"]
+
+
+def test_the_rule_names_the_part_that_alarmed_whatever_its_limits():
+    """What the alarm is of does not follow from its numbers: a policy may give both tests the same slack."""
+    scenario = Scenario(degrees="dp=16").with_fault("compute", 3, seconds=0.06, begin=60)
+    policy = Policy(excess=ExcessPolicy(slack_sigmas=1.0))
+    numbers = {"slack_sigmas": 1.0}
+    of_part = explanation(opened(numbers=numbers, part="backward"), scene(scenario, policy=policy))["rule"]
+    of_all = explanation(opened(numbers=numbers), scene(scenario, policy=policy))["rule"]
+    assert of_part.startswith("backward, a part of own work longer")
+    assert of_all.startswith("own work longer")
 
 
 def test_what_a_replica_shares_is_shown_apart():

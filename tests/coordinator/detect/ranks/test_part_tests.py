@@ -168,7 +168,8 @@ def test_a_part_in_alarm_reports_the_limit_of_its_own_test():
     parts = job(seed=1)
     parts["data"][60:, 5] += 0.05
     test = slow_rank_test(parts, 70)
-    series_group, column = test.verdict_of(5)
+    series_group, column, part = test.verdict_of(5)
+    assert part == "data"
     rule = series_group.rule_of(column)
     assert series_group is test.parts.of(5)["data"]
     assert rule["slack_sigmas"] == as_policy(ExcessPolicy(), 1).slack_sigmas
