@@ -87,6 +87,7 @@ class CusumTest:
         self._mean_N = np.zeros(self.count, dtype=np.float32)
         self._mean_before_N = np.zeros(self.count, dtype=np.float32)  # a window ago
         self._baseline_N = np.zeros(self.count, dtype=np.float32)
+        self._pace_P = np.ones(noise_groups.count, dtype=np.float32)
         views = fleet_views or (lambda level_N: views_of_series_groups(level_N, self.series_groups))
         self._static = StaticDifferences(noise_groups, self.count, views, self.limits)
         self._sums = OneSidedSums(noise_groups, self.limits, sign=1)
@@ -155,7 +156,7 @@ class CusumTest:
         if now.seen_N is not None:
             far &= now.seen_N[series_group.span]
         series = self.alarms.without(far.nonzero()[0] + series_group.span.start)
-        above = now.raw_N[series] - np.maximum(self._static.past_N[series] - self._baseline_N[series], 0)
+        above = now.raw_N[series] - np.maximum(self._static.past_of(series) - self._baseline_N[series], 0)
         sigma_C = self.limits.sigma_P[self._noise_groups.of(series)] * self._noise_factor_of(series)
         is_far = above > np.maximum(FAR_SIGMAS * sigma_C, least)
         return dict(zip((series[is_far] - series_group.span.start).tolist(), above[is_far].tolist(), strict=True))
@@ -198,7 +199,14 @@ class CusumTest:
         warm_P &= self.noise.samples_P >= policy.early_samples
         return warm_P
 
-    def step(self, deviation_N: "NDArray[np.floating]", step: int, *, noise_factor_N: "Floats | None" = None) -> None:
+    def step(
+        self,
+        deviation_N: "NDArray[np.floating]",
+        step: int,
+        *,
+        unit_P: "NDArray[np.floating] | None" = None,
+        noise_factor_N: "Floats | None" = None,
+    ) -> None:
         """Evaluate one step.
 
         Parameters
@@ -207,6 +215,8 @@ class CusumTest:
             Array of shape (N,), ratio; NaN if the series has no value in this step, which leaves its state unchanged.
         step
             Index of the step.
+        unit_P
+            What a ratio of 1 stands for in this step, array of shape (P,), seconds; None if that never changes.
         noise_factor_N
             Noise of each series relative to its noise group, array of shape (N,); None if all are alike.
         """
@@ -214,7 +224,7 @@ class CusumTest:
         self._noise_factor_N = noise_factor_N
         self._steps.append(step)
         values = deviation(deviation_N, self._baseline_N, self._recent[-1], self._noise_groups)
-        self._learn(values)
+        self._learn(values, unit_P)
         self.limits.settle()
         sigma_P = self.limits.sigma_P
         warm_P = self.warm_P()
@@ -235,7 +245,7 @@ class CusumTest:
             np.copyto(old_N, older_N, where=~values.seen_N)
         return [old_N, values.raw_N]
 
-    def _learn(self, values: Deviation) -> None:
+    def _learn(self, values: Deviation, unit_P: "NDArray[np.floating] | None") -> None:
         """Learn the noise of single steps, of medians of three and of long means."""
         policy, raw_N = self.policy, values.raw_N
         scratch_N = np.empty_like(raw_N)
@@ -262,6 +272,8 @@ class CusumTest:
                 self.limits.short.learn(scratch_N, unseen, policy)
             self._median_N = median_N
         if self.evaluated_steps > 1:
+            if unit_P is not None:
+                self._follow_pace(np.reciprocal(unit_P, dtype=np.float32))
             self._learn_mean(values, scratch_N)
 
     def _to_noise_group(self, difference_N: "Floats") -> None:
@@ -284,7 +296,7 @@ class CusumTest:
     def _learn_mean(self, values: Deviation, scratch_N: "Floats") -> None:
         change_N = np.subtract(values.raw_N, self._mean_N, out=scratch_N)
         self._clip_change(values, change_N)
-        change_N *= np.float32(1 / min(self.evaluated_steps - 1, _LONG_RATE_STEPS))
+        change_N *= self._long_rate
         if values.seen_N is not None:
             change_N *= values.seen_N
         self._mean_N += change_N
@@ -294,8 +306,19 @@ class CusumTest:
                 change_N = np.abs(self._mean_N - self._mean_before_N)
                 self._to_noise_group(change_N)
                 self.limits.long.learn(change_N, np.unique(self.suspicious), self.policy)
-            self._static.learn(self._level_N, self.evaluated_steps, self.alarms.series_A)
+            self._static.learn(self._level_N, self._pace_P, self.evaluated_steps, self.alarms.series_A)
             self._mean_before_N = self._mean_N.copy()
+
+    def _follow_pace(self, pace_P: "Floats") -> None:
+        """Update the means of pace, as those of deviations; NaN where a noise group has no value in this step."""
+        np.copyto(pace_P, self._pace_P, where=np.isnan(pace_P))
+        self._pace_P += self._long_rate * (pace_P - self._pace_P)
+        self._static.follow(pace_P)
+
+    @property
+    def _long_rate(self) -> np.float32:
+        """Weight of a step in long means."""
+        return np.float32(1 / min(self.evaluated_steps - 1, _LONG_RATE_STEPS))
 
     def _clip_change(self, values: Deviation, change_N: "Floats") -> None:
         """Clip what one step changes in long means, modifying `change_N`, so that no single stall moves one far.
@@ -451,5 +474,12 @@ class CusumTest:
         return True
 
 
-_KEPT = ("_median_N", "_mean_N", "_mean_before_N", "_baseline_N")
-_STATIC_KEPT = (("past", "N"), ("before", "N"), ("share", "P"), ("margin", "P"))
+_KEPT = ("_median_N", "_mean_N", "_mean_before_N", "_baseline_N", "_pace_P")
+_STATIC_KEPT = (
+    ("past", "N"),
+    ("before", "N"),
+    ("past_pace", "P"),
+    ("before_pace", "P"),
+    ("share", "P"),
+    ("margin", "P"),
+)

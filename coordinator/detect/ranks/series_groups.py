@@ -76,6 +76,11 @@ class SeriesGroup:
         return self._test.limits.scale_P[self.noise_groups]
 
     @property
+    def zero_share_P(self) -> "NDArray[np.float64]":
+        """Share of series that do not move from step to step, being the reference themselves, array of shape (P,)."""
+        return self._test.limits.single.zero_share_P[self.noise_groups]
+
+    @property
     def alarm_N(self) -> "NDArray[np.bool_]":
         """Which series are in alarm, array of shape (N,)."""
         alarm_N: NDArray[np.bool_] = self._test.alarm_N[self.span]

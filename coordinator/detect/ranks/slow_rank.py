@@ -176,7 +176,7 @@ class SlowRankTest:
         self._compare(own_R, reference_P, shared_D, deviation_N[self.replicas.span])
         if self.stage_groups.count > 1:
             common, deviation_N[self.stages.span] = self._compare_stages(reference_P, own_R)
-        self._test.step(deviation_N, step, noise_factor_N=self._noise_factor_N())
+        self._test.step(deviation_N, step, unit_P=self._unit_P(reference_P), noise_factor_N=self._noise_factor_N())
         self.place_effects.learn(own_R, self._is_no_layout_R())
         self._look_closer(parts, step)
         if self.stage_groups.count > 1:
@@ -190,10 +190,15 @@ class SlowRankTest:
 
     @property
     def _is_uneven(self) -> bool:
-        """Whether batches are uneven: the shared work of replicas scatters more than that of single ranks."""
+        """Whether batches are uneven: the shared work of replicas scatters more than that of single ranks.
+
+        Ranks that always are their replica's reference do not scatter: of pairs that differ, half of all ranks.
+        """
         if not self.has_replicas:
             return False
-        return bool(np.fmax.reduce(self.replicas.sigma_P) > _UNEVEN_RATIO * np.fmax.reduce(self.ranks.sigma_P))
+        moving = 1 - np.minimum.reduce(self.ranks.zero_share_P)
+        shared, single = np.fmax.reduce(self.replicas.sigma_P), np.fmax.reduce(self.ranks.sigma_P)
+        return bool(moving * shared > _UNEVEN_RATIO * single)
 
     def _is_no_layout_R(self) -> "NDArray[np.bool_] | None":
         """Return which ranks show nothing of the layout: those in alarm and those in a small replica with one.
@@ -208,6 +213,13 @@ class SlowRankTest:
         is_D = (self.replica_groups.counts(alarmed) > 0) & (self.replica_groups.sizes_G <= self._policy.whole_max)
         is_R: NDArray[np.bool_] = is_D[self.replica_groups.group_R] | self.ranks.alarm_N
         return is_R
+
+    def _unit_P(self, reference_P: "NDArray[np.floating]") -> "NDArray[np.floating]":
+        """Return the seconds that a ratio of 1 stands for, for each noise group of the test."""
+        unit_P = np.ones_like(self._test.limits.sigma_P)
+        unit_P[self.ranks.noise_groups] = self.scale_P
+        unit_P[self.replicas.noise_groups] = mean_of(reference_P)
+        return unit_P
 
     def _noise_factor_N(self) -> "Floats | None":
         """Return the noise of each series relative to its noise group, None if all are alike."""

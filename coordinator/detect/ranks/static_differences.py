@@ -58,7 +58,9 @@ class StaticDifferences:
     """Past levels of N series (`past_N`, ratio, 0 until a window of steps has been seen), and their static part.
 
     A candidate for an alarm is rejected if it has not changed since then, and is not an outlier of the fleet shown by
-    `views`. Series in no view are already compared with their own past.
+    `views`. Series in no view are already compared with their own past. A static difference is a share of the work or
+    a time: in a shorter step the same time is a larger ratio, so past ratios grow with the pace of noise groups, steps
+    per second.
     """
 
     def __init__(self, noise_groups: "NoiseGroups", count: int, views: "FleetViews", limits: "DetectionLimits") -> None:
@@ -67,24 +69,37 @@ class StaticDifferences:
         self._limits = limits
         self.past_N: Floats = np.zeros(count, dtype=np.float32)
         self.before_N: Floats = np.zeros(count, dtype=np.float32)  # levels a window ago
+        self.past_pace_P: Floats = np.ones(noise_groups.count, dtype=np.float32)  # mean over the same steps
+        self.before_pace_P: Floats = np.ones(noise_groups.count, dtype=np.float32)
+        self.growth_P: Floats = np.ones(noise_groups.count, dtype=np.float32)  # of past ratios since then
         self.share_P: Floats = np.zeros(noise_groups.count, dtype=np.float32)  # of the past that is not noise
         self.margin_P: Floats = np.zeros(noise_groups.count, dtype=np.float32)  # noise of the past, ratio
 
-    def learn(self, level_N: "Floats", evaluated_steps: int, alarmed: "Places") -> None:
+    def learn(self, level_N: "Floats", pace_P: "Floats", evaluated_steps: int, alarmed: "Places") -> None:
         """Update levels at the end of a window, delayed by a window: a fault that has just begun is no past."""
         if evaluated_steps == LONG_STEPS:
-            self.past_N[:] = level_N
+            self.past_N[:], self.past_pace_P[:] = level_N, pace_P
         else:
             change_N = self.before_N - self.past_N
             change_N[alarmed] = 0
             self.past_N += change_N * _PAST_RATE
-        self.before_N[:] = level_N
+            self.past_pace_P += (self.before_pace_P - self.past_pace_P) * _PAST_RATE
+        self.before_N[:], self.before_pace_P[:] = level_N, pace_P
         self.share_P[:] = self._limits.static_share(self.past_N, self._noise_groups)
         self.margin_P[:] = _MARGIN_SIGMAS * self._limits.level_sigma_P()
 
+    def follow(self, pace_P: "Floats") -> None:
+        """Update how much larger the past differences are as ratios of the present work."""
+        np.maximum(pace_P / self.past_pace_P, 1, out=self.growth_P)
+
+    def past_of(self, series: "Places") -> "Floats":
+        """Return the past levels of some series as ratios of the present work, array of shape (C,)."""
+        past_C: Floats = self.past_N[series] * self.growth_P[self._noise_groups.of(series)]
+        return past_C
+
     def static_of(self, series: "Places") -> "Floats":
         """Return the static differences of some series, shrunk by the noise of the levels they were learnt from."""
-        static_C: Floats = self.past_N[series] * self.share_P[self._noise_groups.of(series)]
+        static_C: Floats = self.past_of(series) * self.share_P[self._noise_groups.of(series)]
         return static_C
 
     def most_of(self, series: "Places") -> "Floats":

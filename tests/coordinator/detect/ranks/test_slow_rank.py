@@ -303,6 +303,58 @@ def test_two_long_steps_are_no_change_of_a_device_that_always_was_slow(seed):
     assert first_alarms(own, stages=stages, replicas=replicas) == {}
 
 
+def wide_fleet(seed, *, ranks, steps=120, spread=0.03):
+    """Return own work of devices that differ, seconds, of shape (steps, ranks)."""
+    rng = np.random.default_rng(seed)
+    return 0.4 * (1 + spread * rng.standard_normal(ranks) + 0.004 * rng.standard_normal((steps, ranks)))
+
+
+@pytest.mark.parametrize(("ratio", "fade_steps"), [(1.0, 3.0), (2.0, 3.0), (1.0, 8.0)])
+def test_a_warm_up_that_ends_changes_no_static_difference(ratio, fade_steps):
+    """The same seconds are a larger share of shorter steps, so what always was grows while all become faster."""
+    for seed in range(8):
+        own = wide_fleet(seed, ranks=128) + ratio * 0.4 * np.exp(-np.arange(120) / fade_steps)[:, None]
+        assert first_alarms(own, stages=np.repeat(range(4), 32).tolist()) == {}
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_static_difference_is_known_where_a_run_becomes_faster(share):
+    """Where all work becomes shorter by the same seconds, or by the same share of it, no device has changed."""
+    for seed in range(4):
+        own = wide_fleet(seed, ranks=64)
+        own[70:] -= 0.12 * (own[70:] / 0.4) ** share
+        assert first_alarms(own) == {}
+
+
+def test_what_turns_slow_after_a_warm_up_is_found_in_a_wide_fleet():
+    for seed in range(4):
+        own = wide_fleet(seed, ranks=128) + 0.4 * np.exp(-np.arange(120) / 3)[:, None]
+        slow = int(np.argsort(own[-1])[64])
+        own[60:, slow] *= 1.06
+        found = first_alarms(own)
+        assert found.keys() == {slow}
+        assert found[slow] <= 64
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_devices_that_differ_do_not_make_batches_uneven(width):
+    """Of two ranks that differ the same one always is the reference: only the other one shows how they scatter."""
+    for seed in range(12):
+        test = SlowRankTest([0] * 8, [rank // width for rank in range(8)], POLICY)
+        for step, row in enumerate(wide_fleet(seed, ranks=8, steps=64)):
+            test.step(row, step)
+        assert not test._is_uneven
+
+
+def test_a_step_without_one_rank_changes_nobody_in_a_wide_fleet_of_pairs():
+    for seed in range(12):
+        own = wide_fleet(seed, ranks=8)
+        own[np.random.default_rng(seed).random(own.shape) < 0.02] = np.nan
+        own += 0.4 * np.exp(-np.arange(120) / 3)[:, None]
+        found = first_alarms(own, replicas=[rank // 2 for rank in range(8)])
+        assert found == {}, seed
+
+
 def test_a_missing_member_says_nothing_of_its_replica():
     """Of two ranks that share a batch one is silent now and then: the other is not taken for what both share."""
     scenario = Scenario(degrees="tp=2,dp=8", sequence_sigma=0.12, steps=200, missing=0.02)
