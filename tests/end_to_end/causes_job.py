@@ -29,8 +29,6 @@ CONTEXT = 64
 WIDTH = 64
 BATCH = 8
 FAULT_SECONDS = 0.15
-MESSAGES = 100
-"""Needless all-reduces a step."""
 REQUEST = struct.Struct("<qd")
 """Number of a document, and how late it comes, in seconds."""
 
@@ -163,9 +161,12 @@ def log_gradients(fault: Fault, model: nn.Module) -> None:
 
 
 def exchange_counters() -> None:
-    """Sum counters over the ranks one by one."""
-    for number in range(MESSAGES):
-        dist.all_reduce(torch.tensor([float(number)]))
+    """Sum counters over the ranks one by one, as long as a fault lasts: all ranks stop after the same one."""
+    end, over = time.perf_counter() + FAULT_SECONDS, False
+    while not over:
+        is_over = torch.tensor([float(time.perf_counter() > end)])
+        dist.all_reduce(is_over)
+        over = bool(is_over.item())
 
 
 def bind(fault: Fault, cores: set[int]) -> None:

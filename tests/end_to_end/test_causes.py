@@ -212,7 +212,7 @@ def test_shapes_that_change_are_named(job):
 
 
 def test_small_messages_are_named(job):
-    """A hundred all-reduces of one number in each step slow all ranks alike: the job, and what its collectives are.
+    """Hundreds of all-reduces of one number in each step slow all ranks alike: the job, and what its collectives are.
 
     A shared host may make all ranks slower for seconds as well, so the coordinator waits half a minute.
     """
