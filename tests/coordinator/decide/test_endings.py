@@ -248,18 +248,36 @@ def waiting_for(rank, announcement, at_s):
 
 @pytest.mark.parametrize(
     ("first", "kind"),
-    [(killed(KILL), "crash"), (raised("ValueError"), "crash"), (killed(TERM), "crash"), (None, "hang")],
-    ids=["kill", "exception", "request", "hang"],
+    [
+        (killed(KILL), "crash"),
+        (raised("ValueError"), "crash"),
+        (killed(TERM), "crash"),
+        (killed(KILL, oom=True), "crash"),
+        (ended(EXIT_CODE, 3, orderly=True), "crash"),
+        (ended(VANISHED), "crash"),
+        (None, "hang"),
+    ],
+    ids=["kill", "exception", "request", "out of memory", "sys.exit", "vanished", "hang"],
 )
 def test_peers_that_wait_for_a_rank_that_has_ended_are_no_hang(first, kind):
     """Of a run that is warm and whose ranks report what they wait for, a hang is found after seconds."""
     job = Job(steps=WARM_STEPS, log=WARM)
     left = [0, 2, 3] if first else [0, 1, 2, 3]
-    told = running(announced([None, first, None, None]), *left)
+    announcement = running(announced([None, first, None, None]), *left)
     for second in range(1, 100):
-        job.take(waiting_for(1, told, NOW + 0.5), NOW + second)
+        job.take(waiting_for(1, announcement, NOW + 0.5), NOW + second)
         job.tick(NOW + second + 0.5)
     assert [(each.kind, each.ranks) for each in job.incidents(ev.OpenIncident)] == [(kind, (1,))]
+
+
+def test_a_rank_that_finished_hides_no_hang_of_the_others():
+    """It ended well, so what the others wait for is not its end."""
+    job = Job(steps=WARM_STEPS, log=WARM)
+    announcement = running(announced([None] * 4), 0, 1, 2)
+    for second in range(1, 100):
+        job.take(waiting_for(1, announcement, NOW + 0.5), NOW + second)
+        job.tick(NOW + second + 0.5)
+    assert [(each.kind, each.ranks) for each in job.incidents(ev.OpenIncident)] == [("hang", (1,))]
 
 
 def test_one_rank_that_was_asked_to_end_alone_has_crashed_the_run():

@@ -346,7 +346,7 @@ def test_devices_that_differ_do_not_make_batches_uneven(width):
         assert not test._is_uneven
 
 
-def test_a_step_without_one_rank_changes_nobody_in_a_wide_fleet_of_pairs():
+def test_a_step_without_one_rank_changes_no_device_in_a_wide_fleet_of_pairs():
     for seed in range(12):
         own = wide_fleet(seed, ranks=8)
         own[np.random.default_rng(seed).random(own.shape) < 0.02] = np.nan
