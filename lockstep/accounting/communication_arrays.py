@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.accounting.communication import CommunicationTracker
-from lockstep.accounting.communication_layout import DONE, EXPECT, NEVER, MarkColumns, layout_of, read_columns
+from lockstep.accounting.communication_layout import DONE, NEVER, MarkColumns, layout_of, read_columns
 from lockstep.accounting.events import IN_FLIGHT, UNKNOWN_NS
 from lockstep.accounting.pending_marks import PendingMarks
 from lockstep.accounting.step_arrays import (
@@ -48,13 +48,13 @@ def read_arrays(pending: PendingMarks, tracker: CommunicationTracker) -> StepArr
     pattern = _pattern_of(marks.marks_M["detail"][issue_at_C], marks.marks_M["argument"][issue_at_C], tracker)
     if pattern is None:
         return None
-    time_M, ordinal_C = marks.time_M, marks.marks_M["subject"][issue_at_C]
-    if tracker.keeps_former and len(layout.end_at_E):
-        _end_former(layout.end_at_E, marks, ordinal_C, tracker)
+    time_M = marks.time_M
+    if tracker.keeps_former and len(layout.former_at_E):
+        _end_former(layout.former_at_E, marks, tracker)
     arrays = StepArrays(
         issue_ns_C=time_M[issue_at_C],
         done_ns_C=_done_ns(time_M, layout),
-        ordinal_C=ordinal_C,
+        ordinal_C=marks.marks_M["subject"][issue_at_C],
         domain_C=pattern.domain_C,
         synchronous_C=pattern.synchronous_C,
         moved=pattern.moved,
@@ -112,13 +112,8 @@ def _domains_of_waits(layout: CommunicationLayout, pattern: IssuePattern, tracke
     return domain_W
 
 
-def _end_former(
-    end_at_E: Integers, marks: MarkColumns, ordinal_C: NDArray[np.uint32], tracker: CommunicationTracker
-) -> None:
+def _end_former(end_at_E: Integers, marks: MarkColumns, tracker: CommunicationTracker) -> None:
     """Note the ends of collectives of former steps, which a device may not have finished."""
-    first = int(ordinal_C[0]) if len(ordinal_C) else NEVER
-    is_former_E = (marks.marks_M["subject"][end_at_E] < first) & (marks.kind_M[end_at_E] != EXPECT)
-    end_at_E = end_at_E[is_former_E]
     for ordinal, kind, time_ns in zip(
         marks.marks_M["subject"][end_at_E].tolist(),
         marks.kind_M[end_at_E].tolist(),

@@ -138,20 +138,23 @@ def _pair_waits(marks: MarkColumns, tracker: CommunicationTracker) -> tuple[Comm
 
 
 def _make_layout(marks: MarkColumns, begin_at_V: Integers, end_at_W: Integers) -> CommunicationLayout | None:
-    """Return the layout of the marks; None if the ordinals of collectives do not ascend."""
+    """Return the layout of the marks; None if the ordinals of collectives do not ascend, modulo 2^32."""
     is_issue_M = marks.kind_M == _ISSUE
     if marks.other_M is not None and marks.inside_M is not None:
         is_issue_M &= ~marks.other_M | marks.inside_M
     issue_at_C = is_issue_M.nonzero()[0]
-    ordinal_C = marks.marks_M["subject"][issue_at_C]
+    ordinal_C = _ordinals(marks, issue_at_C, issue_at_C)
     if not all_hold(ordinal_C[1:] > ordinal_C[:-1]):
         return None
-    end_at_E = ((marks.kind_M >= DONE) & (marks.kind_M <= EXPECT)).nonzero()[0]
-    done_at_C, awaited_W, awaited_C = _ends(end_at_E, marks, issue_at_C, end_at_W)
+    is_end_M = (marks.kind_M >= DONE) & (marks.kind_M <= EXPECT)
+    end_at_E, collective_E = _collectives_of(is_end_M.nonzero()[0], marks, issue_at_C)
+    done_at_C, awaited_W, awaited_C = _ends(end_at_E, collective_E, marks, issue_at_C, end_at_W)
+    is_former_M = is_end_M & (marks.kind_M != EXPECT)
+    is_former_M[end_at_E] = False
     queued_at_Q, queued_C = _collectives_of((marks.kind_M == 0).nonzero()[0], marks, issue_at_C)
     return CommunicationLayout(
         issue_at_C=issue_at_C,
-        end_at_E=end_at_E,
+        former_at_E=is_former_M.nonzero()[0],
         done_at_C=done_at_C,
         flight_C=(done_at_C == _IN_FLIGHT).nonzero()[0],
         unknown_C=(done_at_C == _UNKNOWN).nonzero()[0],
@@ -166,14 +169,13 @@ def _make_layout(marks: MarkColumns, begin_at_V: Integers, end_at_W: Integers) -
 
 
 def _ends(
-    end_at_E: Integers, marks: MarkColumns, issue_at_C: Integers, end_at_W: Integers
+    end_at_E: Integers, collective_E: Integers, marks: MarkColumns, issue_at_C: Integers, end_at_W: Integers
 ) -> tuple[Integers, Integers, Integers]:
     """Return `done_at_C`, `awaited_W` and `awaited_C` of a layout.
 
     Of several ends of a collective, the last one counts.
     """
     done_at_C = np.full(len(issue_at_C), _IN_FLIGHT, np.int64)
-    end_at_E, collective_E = _collectives_of(end_at_E, marks, issue_at_C)
     kind_E = marks.kind_M[end_at_E]
     done_at_E = np.where(kind_E == _DONE_UNKNOWN, _UNKNOWN, end_at_E)
     expect_E = (kind_E == EXPECT).nonzero()[0]
@@ -194,8 +196,13 @@ def _collectives_of(at_E: Integers, marks: MarkColumns, issue_at_C: Integers) ->
     """Return the marks that name a collective issued before them in this step, and the index of that collective."""
     if not len(issue_at_C) or not len(at_E):
         return at_E[:0], at_E[:0]
-    subject_M = marks.marks_M["subject"]
-    ordinal_C, ordinal_E = subject_M[issue_at_C], subject_M[at_E]
+    ordinal_C, ordinal_E = _ordinals(marks, issue_at_C, issue_at_C), _ordinals(marks, at_E, issue_at_C)
     collective_E = np.minimum(ordinal_C.searchsorted(ordinal_E), len(issue_at_C) - 1)
     is_known_E = (ordinal_C[collective_E] == ordinal_E) & (issue_at_C[collective_E] < at_E)
     return at_E[is_known_E], collective_E[is_known_E]
+
+
+def _ordinals(marks: MarkColumns, at_E: Integers, issue_at_C: Integers) -> NDArray[np.uint32]:
+    """Return how far the collectives that marks name come after the step's first one, modulo 2^32."""
+    subject_M: NDArray[np.uint32] = marks.marks_M["subject"]
+    return subject_M[at_E] - subject_M[issue_at_C[:1]]

@@ -49,7 +49,8 @@ class CommunicationPoints:
 class IssuePattern:
     """The collectives that a step issues, in order. Similar steps share one pattern. Arrays are read-only.
 
-    domain_C, synchronous_C : of the collectives moved : (domain, collectives, payload bytes, bus bytes) of each domain
+    domain_C, synchronous_C : of the collectives
+    moved : (domain, collectives, payload bytes, bus bytes) of each domain
     by_domain_C : indices of the collectives grouped by domain, in the order of `moved`
     """
 
@@ -65,16 +66,18 @@ class CommunicationLayout:
 
     Arrays of int64; `_at` are positions among the step's marks of communication, the others indices.
 
-    issue_at_C : of the collectives, in the order of marks end_at_E : marks of ends of collectives, including those of
-    former steps done_at_C : the marks at whose times collectives were done, except for those in flight_C and unknown_C
-    flight_C, unknown_C : collectives whose end is not in the step, and those whose end is unknown begin_at_V, end_at_W
-    : marks that begin a wait, and those that end one issued_W : number of collectives issued before each wait's end
-    awaited_W, awaited_C : waits at whose end collectives were expected to be done, and these collectives queued_at_Q,
-    queued_C : marks of DEVICE_QUEUED, and their collectives
+    issue_at_C : of the collectives, in the order of marks
+    former_at_E : marks of ends of collectives that this step has not issued, i.e. of former steps
+    done_at_C : the marks at whose times collectives were done, except for those in flight_C and unknown_C
+    flight_C, unknown_C : collectives whose end is not in the step, and those whose end is unknown
+    begin_at_V, end_at_W : marks that begin a wait, and those that end one
+    issued_W : number of collectives issued before each wait's end
+    awaited_W, awaited_C : waits at whose end collectives were expected to be done, and these collectives
+    queued_at_Q, queued_C : marks of DEVICE_QUEUED, and their collectives
     """
 
     issue_at_C: Integers
-    end_at_E: Integers
+    former_at_E: Integers
     done_at_C: Integers
     flight_C: Integers
     unknown_C: Integers

@@ -130,7 +130,7 @@ def test_steps_that_are_alike_share_a_layout(monkeypatch):
     monkeypatch.setattr(communication_layout, "_make_layout", lambda *given: made.append(make(*given)) or made[-1])
     random, now, marks = Random(3), 1000, [(1000, int(MarkKind.BEGIN), 7, 3, 0)]
     (detail, argument), (first, second) = SITES[0], (MarkKind.DONE, MarkKind.DONE_UNKNOWN)
-    for ordinal, ends in ((5, (1, 2)), (900, (1, 2)), (ORDINAL_MASK - 1, (1, 2)), (2000, (2, 1))):
+    for ordinal, ends in ((ORDINAL_MASK - 1, (1, 2)), (5, (1, 2)), (ORDINAL_MASK, (1, 2)), (2000, (2, 1))):
         kinds = [(MarkKind.ISSUE, detail, ordinal + at, argument) for at in range(3)]
         kinds += [(MarkKind.EXPECT, 0, ordinal, 0), (MarkKind.WAIT_BEGIN, 0, 0, 0), (MarkKind.WAIT_END, 0, 0, 0)]
         kinds += [(first, 0, ordinal + ends[0], 0), (second, 0, ordinal + ends[1], 0), (MarkKind.STEP_END, 0, 0, 0)]

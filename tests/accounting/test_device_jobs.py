@@ -10,7 +10,7 @@ import pytest
 from lockstep.accounting import communication_marks
 from lockstep.accounting.step_builder import StepBuilder
 from lockstep.agent.device import event_queue
-from lockstep.contracts.marks import KIND_MASK, MARK_STRUCT, MarkKind
+from lockstep.contracts.marks import KIND_MASK, MARK_STRUCT, ORDINAL_MASK, MarkKind
 from lockstep.contracts.records import DOMAIN_KINDS, MISSING, Flag
 from tests.accounting.jobs import KINDS, Job
 from tests.accounting.played import named
@@ -192,9 +192,12 @@ def host_records_of(blocks):
     return records
 
 
-def play(seed, device=None, *, kinds=KINDS, writer="Python", is_gapless=False):
-    """Play a job to its end, after which the device is done with everything."""
-    scene = MarkedScene(device or Device(), writer=writer)
+def play(seed, device=None, *, kinds=KINDS, writer="Python", is_gapless=False, issued=0, position=0):
+    """Play a job to its end, after which the device is done with everything.
+
+    `issued` collectives and `position` marks came before it in the attempt.
+    """
+    scene = MarkedScene(device or Device(), writer=writer, issued=issued, position=position)
     job = Job(None, Random(seed))
     job.kind = kinds[seed % len(kinds)]
     job.raises = job.raises and not is_gapless  # a batch that is never there hides which optimizers end a step
@@ -279,6 +282,46 @@ def test_communication_that_is_read_at_once(monkeypatch, seed):
     monkeypatch.setattr(communication_marks, "ARRAYS_FROM", 1)
     for ours, theirs in zip(play(seed).records, expected, strict=True):
         assert ours == theirs
+
+
+BOTH_WAYS = pytest.mark.parametrize("arrays_from", [1, 1 << 40], ids=["at once", "mark by mark"])
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("seed", range(6))
+def test_ordinals_that_begin_again_at_0(monkeypatch, seed, arrays_from):
+    """An attempt of 2^32 collectives or marks gives the records of a shorter one."""
+    monkeypatch.setattr(communication_marks, "ARRAYS_FROM", arrays_from)
+    expected = play(seed).records
+    assert play(seed, issued=ORDINAL_MASK - 40 * seed).records == expected
+    assert play(seed, position=ORDINAL_MASK - 300 * seed).records == expected
+
+
+def ended_a_step_later(issued):
+    """Return the records of steps whose collectives each end in the step after, before the device has come there."""
+    scene = MarkedScene(issued=issued)
+    former = []
+    for count in (3, 3, 0, 2, 3):
+        scene.device.host(1)
+        present = [scene.issue(0, synchronous=False) for _ in range(count)]
+        scene.device.host(MS // 4)
+        for collective in former:
+            scene.done(collective)
+        former = present
+        scene.step()
+    scene.finish()
+    scene.check()
+    return scene.records
+
+
+@BOTH_WAYS
+def test_a_collective_that_ends_in_a_later_step(monkeypatch, arrays_from):
+    """Its end counts wherever in the steps ordinals begin again at 0."""
+    monkeypatch.setattr(communication_marks, "ARRAYS_FROM", arrays_from)
+    expected = ended_a_step_later(0)
+    assert sum(record["device_comm_ns"] > 0 for record in expected) == 3
+    for before in range(12):
+        assert ended_a_step_later(ORDINAL_MASK - before) == expected
 
 
 def test_the_jobs_are_what_they_claim():

@@ -144,6 +144,32 @@ def test_an_asynchronous_one_ends_by_its_future(ring, arguments):
     assert last(ring) == (MarkKind.DONE, 0)
 
 
+def test_ordinals_begin_again_at_0(tmp_path):
+    """After 2^32 collectives, of a call site and of a kernel, and each still ends by its own future."""
+    ring = Ring(tmp_path, "Python")
+    ring.buffer.begin()
+    ring.buffer._issued = marks.ORDINAL_MASK - 1
+    assert [ring.buffer.issue(SITE, 8) for _ in range(3)] == [marks.ORDINAL_MASK - 1, marks.ORDINAL_MASK, 0]
+    ring.buffer._issued = marks.ORDINAL_MASK
+    works = [Work(), Work()]
+    for work in works:
+        Kernel(ring, result=work)(tensor(1), GROUP)
+    assert [ordinal for _, ordinal, _ in issued(ring)][-2:] == [marks.ORDINAL_MASK, 0]
+    for work, ordinal in zip(works, (marks.ORDINAL_MASK, 0), strict=True):
+        work.callbacks[0](work)
+        assert last(ring) == (MarkKind.DONE, ordinal)
+    ring.close()
+
+
+def test_the_last_ordinal_before_0_ends_by_its_future(ring):
+    """It is not mixed up with the attempt next to it in the key of what is in flight."""
+    work = Work()
+    ring.buffer.note_end(marks.ORDINAL_MASK, work)
+    work.callbacks[0](work)
+    assert last(ring) == (MarkKind.DONE, marks.ORDINAL_MASK)
+    assert ring.buffer.in_flight == {}
+
+
 def test_a_backend_without_futures_is_asked_once(ring):
     """To ask costs 40 us; the next wait ends its collectives."""
     work = Work(has_future=False)

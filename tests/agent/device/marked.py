@@ -65,15 +65,20 @@ class Marks:
 
 
 class MarkedScene(Training):
-    """The same interface as RecordedScene has."""
+    """The same interface as RecordedScene has.
 
-    def __init__(self, device=None, writer="Python", block_count=4096, adopt=None):
+    `issued` collectives and `position` marks came before it in the attempt, of a writer in Python.
+    """
+
+    def __init__(self, device=None, writer="Python", block_count=4096, adopt=None, *, issued=0, position=0):
         self.device = device or Device()
         with tempfile.TemporaryDirectory() as directory:  # the file lives as long as it is open
             self.ring = DeviceRing(directory, writer, self.device, block_count, adopt)
         self.buffer = self.ring.buffer
         self._reader = BlockReader(block_count)
         self.builder = StepBuilder()
+        if issued or position:
+            self.buffer._issued, self.buffer._position, self.builder._position = issued, position, position
         self._records = []
         self.optimizer = object()
         self.buffer.begin()
