@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 REFUSED = 77
 """Exit status of setup/just_booted.sh where the kernel makes no time namespace."""
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
+_MARKS_OF_FILE = re.compile(r"^pytestmark = (\[[^\]]*\]|.*)", re.MULTILINE)
 _CORES = len(os.sched_getaffinity(0))
 _WAITING = ("--numprocesses", str(_CORES + 1))  # one process more than cores: servers and subprocesses are waited for
 _COMPUTING = ("--numprocesses", str(_CORES))
@@ -117,6 +118,20 @@ def files_with_mark(mark: str) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in paths if names_mark(path, mark)]
 
 
+def files_without_choice(marked: str) -> list[str]:
+    """Return the test files none of whose tests an expression chooses: all have a mark that it excludes.
+
+    They need not be imported. Some take seconds for torch and what is made of it while tests are collected.
+    """
+    excluded = re.findall(r"not (\w+)", marked)
+    found = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        marks = " ".join(_MARKS_OF_FILE.findall(path.read_text()))
+        if any(re.search(rf"mark\.{mark}\b", marks) for mark in excluded):
+            found.append(str(path.relative_to(ROOT)))
+    return found
+
+
 @cache
 def names_mark(path: Path, mark: str) -> bool:
     """Whether the text of a test file, or of the conftest.py next to it, names a mark.
@@ -140,7 +155,7 @@ def command(part: Part) -> list[str]:
     """Return what runs a part."""
     if part.module:
         return [sys.executable, "-m", *part.module]
-    distribution = ["--dist", "loadfile"] if part.flags else []
+    distribution = ["--dist", "loadfile", "--no-loadscope-reorder"] if part.flags else []
     limit = ["--timeout", str(part.limit_s)] if part.limit_s else []
     colour = ["--color=yes"] if sys.stdout.isatty() else []
     pytest = [
@@ -156,8 +171,11 @@ def command(part: Part) -> list[str]:
         "15",
         *limit,
     ]
-    paths = files_with_mark(part.mark) if part.mark else part.paths
-    return [*part.prefix, *pytest, *colour, *paths]
+    if part.mark:
+        chosen = files_with_mark(part.mark)
+    else:
+        chosen = [*part.paths] or [f"--ignore={path}" for path in files_without_choice(part.marked)]
+    return [*part.prefix, *pytest, *colour, *chosen]
 
 
 def run(part: Part) -> Result:

@@ -136,6 +136,40 @@ def test_a_part_imports_only_files_that_name_its_mark(part):
     assert not any(path.startswith("tests/") for path in run.command(run.PURE))
 
 
+def test_pure_tests_import_no_file_without_one_of_them(monkeypatch, tmp_path):
+    """A file is left out if all of its tests have a mark that the part excludes, not if some have."""
+    texts = {
+        "whole": "pytestmark = pytest.mark.torch",
+        "listed": "pytestmark = [\n    pytest.mark.timeout(5),\n    pytest.mark.servers,\n]",
+        "partly": "pytestmark = pytest.mark.timeout(5)\n\n@pytest.mark.torch\ndef test_it():\n    pass",
+        "alike": "pytestmark = pytest.mark.torchlight",
+        "pure": "",
+    }
+    (tmp_path / "tests").mkdir()
+    for name, text in texts.items():
+        (tmp_path / "tests" / f"test_{name}.py").write_text(text)
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    ignored = [word for word in run.command(run.PURE) if word.startswith("--ignore")]
+    assert ignored == ["--ignore=tests/test_listed.py", "--ignore=tests/test_whole.py"]
+
+
+def test_the_longest_files_of_a_part_begin_first():
+    """Those with a limit of their own, whole and each in its order, and pytest-xdist hands files out as they come."""
+    limits = {"a::one": False, "b::two": False, "b::three": True, "c::four": False, "d::five": True}
+    items = [
+        SimpleNamespace(
+            path=Path(nodeid.partition("::")[0]),
+            nodeid=nodeid,
+            iter_markers=list,
+            get_closest_marker=lambda name, has=has: has if name == "timeout" else None,
+        )
+        for nodeid, has in limits.items()
+    ]
+    pytest_collection_modifyitems(items)
+    assert [item.nodeid for item in items] == ["b::two", "b::three", "d::five", "a::one", "c::four"]
+    assert all("--no-loadscope-reorder" in run.command(part) for part in (run.PURE, run.TORCH, run.SERVERS))
+
+
 def test_a_mark_that_its_file_does_not_name_is_refused(tmp_path):
     """Else the part of the mark would leave the test out; the conftest.py next to the file may name it as well."""
     for name, conftest in (("hidden", ""), ("named", "pytest.mark.servers")):
@@ -147,6 +181,7 @@ def test_a_mark_that_its_file_does_not_name_is_refused(tmp_path):
             path=tmp_path / name / "test_it.py",
             nodeid=f"{name}::test_it",
             iter_markers=lambda: [pytest.mark.servers.mark],
+            get_closest_marker=lambda _: None,
         )
         for name in ("hidden", "named")
     )

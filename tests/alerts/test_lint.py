@@ -1,5 +1,6 @@
 """Every rule and every dashboard's query through the lint, and the lint against a mistake of each kind."""
 
+import json
 import re
 
 import pytest
@@ -21,7 +22,7 @@ BOARDS = {board.uid: board for board in catalogue.BOARDS.values()}
 
 
 def rendered_boards():
-    return [yaml.safe_load(text) for text in catalogue.render().values()]
+    return [json.loads(text) for text in catalogue.render().values()]
 
 
 def filled(expr):

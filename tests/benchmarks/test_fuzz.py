@@ -114,6 +114,7 @@ def test_mutations_reach_every_kind_of_value():
     assert any(list(each) == ["a", "b"] for each in seen if isinstance(each, dict))
 
 
+@pytest.mark.timeout(600)  # half a minute of computing on one core
 def test_ten_thousand_cases_find_nothing():
     """Of every area; the million of `make fuzz` are others each day."""
     reports = run_areas(list(AREAS), 10_000, SEED, 1)
