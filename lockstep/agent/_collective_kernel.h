@@ -14,7 +14,7 @@ typedef struct {
     PyObject *after_key, *host_key;           /* keys behind this kernel's; the one of tensors on the host */
     PyObject *unbox_group, *unbox_work;       /* static methods of ProcessGroup and Work */
     PyObject *known, *captures;               /* GroupUse by id of a group; graphs whose capture is under way */
-    PyObject *issue_any, *complete, *absorbs; /* `complete` returns nothing, `issue_any` an ordinal or None */
+    PyObject *issue_any, *complete, *absorbs; /* `complete` returns whether it noted the end, `issue_any` an ordinal or None */
     Py_ssize_t group_index, payload_index;    /* -1: of each rank another call site; no payload */
     Py_ssize_t async_index;                   /* -1: always asynchronous */
     int64_t bits, synchronous_bits;           /* what the operator adds to its group's call site */
@@ -154,8 +154,10 @@ static int complete_one(
             ? NULL
             : PyObject_CallFunction(
                   self->complete, "LOOO", (long long)ordinal, is_synchronous ? Py_True : Py_False, tensors, result);
+        const int is_noted = answer == NULL ? -1 : PyObject_IsTrue(answer);
         Py_XDECREF(answer);
-        return answer == NULL ? -1 : 0;
+        if (is_noted != 0)
+            return is_noted < 0 ? -1 : 0;
     }
     if (!is_synchronous && self->has_future) {
         const int has_future = await_work(buffer, self->unbox_work, (uint32_t)ordinal, result);

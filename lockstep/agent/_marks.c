@@ -945,25 +945,6 @@ static int await_work(MarkBuffer *self, PyObject *unbox, uint32_t ordinal, PyObj
     return awaited < 0 ? -1 : 1;
 }
 
-static PyObject *note_end(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
-{
-    if (!has_arguments("note_end", count, 2))
-        return NULL;
-    const int64_t ordinal = integer(given[0]);
-    if (PyErr_Occurred() || await_future(self, (uint32_t)ordinal, given[1]) < 0)
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *note_work(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
-{
-    if (!has_arguments("note_work", count, 3))
-        return NULL;
-    const int64_t ordinal = integer(given[1]);
-    const int has_future = PyErr_Occurred() ? -1 : await_work(self, given[0], (uint32_t)ordinal, given[2]);
-    return has_future < 0 ? NULL : PyBool_FromLong(has_future);
-}
-
 static PyObject *device_mark(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
 {
     if (!has_arguments("device_mark", count, 4))
@@ -1055,9 +1036,6 @@ static PyMethodDef methods[] = {
     METHOD(clear_issues, METH_O, "Give an issue slot to another group: it counts from 0."),
     METHOD(done, METH_O, "Note that a collective is done."),
     METHOD(done_unknown, METH_O, "Note that it will not be known when a collective is done."),
-    METHOD(note_end, METH_FASTCALL, "Note when a collective is done that runs: ordinal, its future."),
-    METHOD(note_work, METH_FASTCALL, "Note when an asynchronous collective is done: what unboxes a Work, ordinal, result."
-           " Return whether it has a future."),
     METHOD(expect, METH_O, "Take the end of the next wait as the time when a collective was done."),
     METHOD(wait_begin, METH_NOARGS, "Begin to wait for communication."),
     METHOD(wait_end, METH_NOARGS, "End it."),

@@ -33,7 +33,7 @@ class CollectiveKernel:
         known: dict[int, Any],
         captures: dict[int, Any],
         issue_any: Callable[[int, Any], int | None],
-        complete: Callable[[int, bool, Any, Any], None],
+        complete: Callable[[int, bool, Any, Any], bool],
         absorbs: Callable[[Callable[..., Any], Exception], bool],
         group_index: int,
         payload_index: int,

@@ -26,6 +26,7 @@ _PAYLOAD_UNIT = 1 << SIZE_BITS
 class KernelCalls(NamedTuple):
     """What a kernel calls: torch, `issue_any` and `complete` for what is not common, and the failure boundary.
 
+    `complete` is called for tensors that are not on the host, and returns whether it noted when the collective ends.
     `look_at_keys` returns the keys behind the kernel's and whether the tensors are on the host; it is called once for
     each key set, which `raw_repr` identifies.
     """
@@ -36,7 +37,7 @@ class KernelCalls(NamedTuple):
     unbox_work: Callable[[Any], Any]
     look_at_keys: Callable[[Any], tuple[Any, bool]]
     issue_any: Callable[[int, Any], int | None]
-    complete: Callable[[int, bool, Any, Any], None]
+    complete: Callable[[int, bool, Any, Any], bool]
     absorbs: Callable[..., bool]
 
 
@@ -117,16 +118,15 @@ class CallMarks(CollectiveMarks):
             if ordinal is None:
                 return result
             try:
-                if not is_on_host:
-                    calls.complete(ordinal, is_synchronous, args[payload_index], result)
+                if not is_on_host and calls.complete(ordinal, is_synchronous, args[payload_index], result):
                     return result
-                if not is_synchronous and has_future:  # as note_work and note_end, without their frames
-                    try:
+                if not is_synchronous and has_future:
+                    try:  # a backend has none for an operator, and to ask costs 40 us: once is enough
                         future = unbox_work(result[-1] if type(result) is tuple else result).get_future()
                     except RuntimeError:
                         has_future = False
                     else:
-                        if future.done():
+                        if future.done():  # torch swallows what signal handlers raise in a callback
                             done(ordinal)
                         else:
                             key = buffer._attempt, ordinal

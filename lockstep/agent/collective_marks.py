@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from threading import get_ident
-from types import MethodType
 from typing import Any
 
 from lockstep.agent.descriptors import pwrite
@@ -102,31 +101,6 @@ class CollectiveMarks(MarkBlockWriter):
             self._issue_words[word] = self._issue_words[word + 1] = 0
             if pwrite(*self._issue_stores[slot]) < 0:
                 self.failures += 1
-
-    def note_end(self, ordinal: int, future: Any) -> None:
-        """Note when a running collective is done, on the thread that ends it; `in_flight` has its future till then."""
-        if future.done():  # its callback would run here, where torch swallows what a signal handler raises in it
-            self.done(ordinal)
-            return
-        key = self._attempt, ordinal
-        self.in_flight[key] = future
-        future.add_done_callback(MethodType(self._end_in_flight, key))
-
-    def note_work(self, unbox: Callable[[Any], Any], ordinal: int, result: Any) -> bool:
-        """Note when an asynchronous operator's `result`, a Work or a tuple that ends with it, is done.
-
-        Returns whether it has a future. Without one the next wait ends it: a backend has none for an operator, and to
-        ask costs 40 us, so that once is enough.
-        """
-        try:
-            future = unbox(
-                result[-1] if type(result) is tuple else result
-            ).get_future()  # isinstance: five times as long
-        except RuntimeError:
-            self.expect(ordinal)
-            return False
-        self.note_end(ordinal, future)
-        return True
 
     def _in_flight_callback(self) -> Callable[[tuple[int, int], Any], None]:
         """Return what a future calls when it ends, bound to its key in `in_flight`."""

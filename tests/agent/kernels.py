@@ -56,9 +56,14 @@ class Work:
 
 
 class Kernel:
-    """A kernel, and what it calls: `passed` has the calls that reached torch, `issued` and `completed` those of Python."""
+    """A kernel, and what it calls: `passed` has the calls that reached torch, `issued` and `completed` those of Python.
+
+    Those return `ordinal`, unless `is_inert`, and `notes_end`.
+    """
 
     is_inert = False
+    ordinal = 7
+    notes_end = True
 
     def __init__(
         self, ring, *, payload_index=0, group_index=1, async_index=2, result=None, uses=None, captures=None, unbox=None
@@ -134,12 +139,13 @@ class Kernel:
         if "issue_any" in self.fails:
             raise self.fails["issue_any"]
         self.issued.append((bits, arguments))
-        return None if self.is_inert else 7
+        return None if self.is_inert else self.ordinal
 
     def _complete(self, *arguments):
         if "complete" in self.fails:
             raise self.fails["complete"]
         self.completed.append(arguments)
+        return self.notes_end
 
     def _absorbs(self, part, error):
         self.absorbed.append((part.__name__, error, error.__traceback__ is not None))

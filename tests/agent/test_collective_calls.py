@@ -133,11 +133,12 @@ def test_an_inert_buffer_leaves_it_to_python(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [(), (True,)], ids=["by default", "asked for"])
-def test_an_asynchronous_one_ends_by_its_future(ring, arguments):
-    """Defaults at the end of the arguments are left out."""
+@pytest.mark.parametrize("result_of", [lambda work: work, lambda work: ([], work)], ids=["a Work", "a tuple"])
+def test_an_asynchronous_one_ends_by_its_future(ring, result_of, arguments):
+    """Of a Work alone and of a tuple that ends with one; defaults at the end of the arguments are left out."""
     work = Work()
-    kernel = Kernel(ring, result=([], work))
-    assert kernel(tensor(1), GROUP, *arguments) == ([], work)
+    kernel = Kernel(ring, result=(result := result_of(work)))
+    assert kernel(tensor(1), GROUP, *arguments) is result
     assert [site & (SYNCHRONOUS | OPERATOR_BITS) for site, *_ in issued(ring)] == [OPERATOR_BITS]
     (callback,) = work.callbacks
     callback(work)
@@ -164,7 +165,9 @@ def test_ordinals_begin_again_at_0(tmp_path):
 def test_the_last_ordinal_before_0_ends_by_its_future(ring):
     """It is not mixed up with the attempt next to it in the key of what is in flight."""
     work = Work()
-    ring.buffer.note_end(marks.ORDINAL_MASK, work)
+    kernel = Kernel(ring, uses={}, result=work)
+    kernel.ordinal = marks.ORDINAL_MASK
+    kernel(tensor(1), GROUP)
     work.callbacks[0](work)
     assert last(ring) == (MarkKind.DONE, marks.ORDINAL_MASK)
     assert ring.buffer.in_flight == {}
@@ -188,6 +191,19 @@ def test_tensors_on_a_device_are_completed_in_python(ring):
         kernel(tensors, GROUP, SYNCHRONOUSLY, keys=keys)
     ordinals = (0, 2) if ring.name == "C" else (7, 7)  # which Python has from `issue_any`
     assert kernel.completed == [(ordinal, True, on_device, "result") for ordinal in ordinals]
+
+
+def test_tensors_neither_on_a_device_nor_on_the_host(ring):
+    """Python leaves the end to the kernel, which notes it as on the host."""
+    work = Work()
+    kernel = Kernel(ring, result=work)
+    kernel.notes_end = False
+    kernel(tensor(1), GROUP, SYNCHRONOUSLY, keys=FRONT)
+    assert last(ring)[0] == MarkKind.EXPECT
+    kernel(tensor(1), GROUP, keys=FRONT)
+    work.callbacks[0](work)
+    assert last(ring)[0] == MarkKind.DONE
+    assert len(kernel.completed) == 2
 
 
 def test_torch_gets_the_keys_behind_the_kernel(ring):
@@ -260,25 +276,95 @@ def test_a_kernel_refuses_another_buffer():
         Kernel(SimpleNamespace(name="C", buffer=object()))
 
 
-@pytest.mark.parametrize("result_of", [lambda work: work, lambda work: ([], work)], ids=["a Work", "a tuple"])
-def test_the_end_of_an_asynchronous_collective(ring, result_of):
-    """Its future notes it, of a Work alone and of a tuple that ends with one."""
-    work, buffer = Work(), ring.buffer
-    ordinal = buffer.issue(SITE, 8)
-    assert buffer.note_work(lambda boxed: boxed, ordinal, result_of(work)) is True
-    (callback,) = work.callbacks
-    callback(work)
-    assert last(ring) == (MarkKind.DONE, ordinal)
-
-
-def test_a_work_without_a_future_ends_with_the_next_wait(ring):
-    """As a synchronous collective does; the answer stops the kernel from asking again."""
-    ordinal = ring.buffer.issue(SITE, 8)
-    assert ring.buffer.note_work(lambda boxed: boxed, ordinal, Work(has_future=False)) is False
-    assert last(ring) == (MarkKind.EXPECT, ordinal)
-
-
-def test_what_a_work_raises_besides_comes_through(ring):
+def test_what_a_work_raises_besides_is_a_failure(ring):
     """None has no future to ask for."""
-    with pytest.raises(AttributeError):
-        ring.buffer.note_work(lambda boxed: boxed, 0, None)
+    kernel = Kernel(ring)
+    kernel(tensor(1), GROUP)
+    ((name, error, _),) = kernel.absorbed
+    assert (name, type(error)) == ("_complete", AttributeError)
+
+
+class Future:
+    """The future of a collective, as far as a kernel uses one."""
+
+    def __init__(self):
+        self._callbacks = []
+        self._is_done = False
+
+    def done(self):
+        return self._is_done
+
+    def add_done_callback(self, callback):
+        if self._is_done:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    def end(self):
+        self._is_done = True
+        for callback in self._callbacks:
+            callback(self)
+
+
+def end_elsewhere(future):
+    thread = Thread(target=future.end)
+    thread.start()
+    thread.join()
+
+
+def done_marks(ring):
+    ring.buffer.flush()
+    return [mark for mark in ring.marks() if mark.kind & ~marks.OTHER_THREAD == MarkKind.DONE]
+
+
+def begin(ring, future):
+    """Issue an asynchronous collective whose Work has this future."""
+    Kernel(ring, result=SimpleNamespace(get_future=lambda: future))(tensor(1), GROUP)
+
+
+def test_the_end_of_a_collective_is_noted_where_its_future_ends(ring):
+    """By the backend's thread, at its time; the future is kept until then, and no longer."""
+    begin(ring, future := Future())
+    assert list(ring.buffer.in_flight.values()) == [future]
+    assert done_marks(ring) == []
+    ring.now += 700
+    end_elsewhere(future)
+    (mark,) = done_marks(ring)
+    assert (mark.kind, mark.subject, mark.time_ns) == (MarkKind.DONE | marks.OTHER_THREAD, 0, ring.now)
+    assert ring.buffer.in_flight == {}
+
+
+def test_the_end_of_a_collective_that_is_done_is_noted_at_once(ring):
+    """Its future calls nothing on another thread."""
+    future = Future()
+    future.end()
+    begin(ring, future)
+    (mark,) = done_marks(ring)
+    assert (mark.kind, mark.subject) == (MarkKind.DONE, 0)
+    assert ring.buffer.in_flight == {}
+
+
+def test_a_collective_of_a_former_attempt_ends_none_of_the_next_one(ring):
+    """Ordinals begin again with an attempt: a late end is not that of another collective."""
+    begin(ring, late := Future())
+    ring.buffer.open(ring.file, 0, ring.block_count)
+    ring.buffer.begin()
+    begin(ring, future := Future())
+    assert [ordinal for _, ordinal, _ in issued(ring)] == [0]
+    end_elsewhere(late)
+    assert done_marks(ring) == []
+    assert list(ring.buffer.in_flight.values()) == [future]
+    end_elsewhere(future)
+    assert len(done_marks(ring)) == 1
+
+
+def test_an_inert_writer_notes_no_end(ring):
+    """What ends after the training thread's last mark leaves none, and no future behind."""
+    begin(ring, future := Future())
+    begin(ring, forgotten := Future())
+    ring.buffer.finish()
+    ring.buffer.in_flight.popitem()  # as a forked child forgets it
+    end_elsewhere(future)
+    end_elsewhere(forgotten)
+    assert done_marks(ring) == []
+    assert ring.buffer.in_flight == {}

@@ -138,20 +138,18 @@ def _pair_site(agent: "Agent", operator: "CollectiveOperator") -> Callable[[Any,
     return pair_site
 
 
-def _completer(agent: "Agent") -> Callable[[int, bool, Any, Any], None]:
-    """Return a function that sees to it that the end of a collective is noted, whatever its tensors live on."""
-    import torch  # noqa: PLC0415  (training imported it)
-
-    unbox_work = torch._C._distributed_c10d.Work.unbox  # noqa: SLF001
+def _completer(agent: "Agent") -> Callable[[int, bool, Any, Any], bool]:
+    """Return what notes the end of a collective of a device or without a Work, and whether it is such a collective."""
     marks = agent.marks
 
-    def complete(ordinal: int, synchronous: bool, tensors: Any, result: Any) -> None:  # noqa: FBT001  (hot)
+    def complete(ordinal: int, synchronous: bool, tensors: Any, result: Any) -> bool:  # noqa: FBT001  (hot)
         if is_on_device(tensors):
             work = result[-1] if type(result) is tuple else result
             complete_on_device(agent, ordinal, in_order=synchronous and work is None)  # on the current stream
-        elif synchronous or result is None:
+        elif result is None:
             marks.expect(ordinal)
         else:
-            marks.note_work(unbox_work, ordinal, result)
+            return False
+        return True
 
     return complete
