@@ -1,6 +1,8 @@
 """`make test` and `make test-all`: every part runs, every test belongs to one, and the summary states what failed."""
 
 import itertools
+import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -123,6 +125,24 @@ def test_the_workflow_runs_what_ci_runs():
     script = (ROOT / ".ci/run").read_text()
     assert "make check" in script
     assert "make test-all" in script
+
+
+@pytest.mark.parametrize("failing", ["", "check", "test-all", ".venv/.dev"])
+def test_ci_runs_both_and_fails_if_one_failed(tmp_path, failing):
+    """Neither keeps the other from running, and what the check printed is whole and last."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
+    make = tmp_path / "make"
+    make.write_text(
+        f'#!/bin/sh\necho "begin $1"\n[ "$1" = test-all ] && sleep 0.5\necho "end $1"\n[ "$1" != "{failing}" ]\n'
+    )
+    make.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run([tmp_path / ".ci/run"], env=environment, capture_output=True, text=True, check=False)
+    printed = ["begin .venv/.dev", "end .venv/.dev"]
+    if failing != ".venv/.dev":
+        printed += ["begin test-all", "end test-all", "begin check", "end check"]
+    assert (done.returncode, done.stdout.splitlines()) == (int(bool(failing)), printed)
 
 
 @pytest.mark.parametrize("part", [part for part in run.TIERS["all"] if part.mark], ids=lambda part: part.name)
