@@ -295,10 +295,10 @@ class CusumTest:
 
     def _learn_mean(self, values: Deviation, scratch_N: "Floats") -> None:
         change_N = np.subtract(values.raw_N, self._mean_N, out=scratch_N)
+        if values.seen_N is not None:  # without a value there is nothing that earlier steps agree with
+            change_N *= values.seen_N
         self._clip_change(values, change_N)
         change_N *= self._long_rate
-        if values.seen_N is not None:
-            change_N *= values.seen_N
         self._mean_N += change_N
         if self.evaluated_steps % LONG_STEPS == 0:
             if self.evaluated_steps > LONG_STEPS:

@@ -108,6 +108,20 @@ def test_a_missing_value_is_no_evidence(lost):
         assert run(values)[1] == [None] * 8
 
 
+@pytest.mark.parametrize("lost", [[62], [62, 63], [61, 62], [60, 62]])
+@pytest.mark.parametrize("after", [[0.023, 0.017], [0.0, 0.02, 0.02], [0.017, 0.023, 0.02]])
+@pytest.mark.parametrize("stall", [0.3, 1.0, 20.0])
+def test_a_missing_value_confirms_no_stall(stall, after, lost):
+    """The mean of a series that has no value stays as it is, however far its last value was from it."""
+    values = noise(seed=3)
+    values[60:62, 0] += stall
+    values[lost, 0] = np.nan
+    values[max(lost) + 1 : max(lost) + 1 + len(after), 0] = after
+    test, _ = run(values[: max(lost) + 1])
+    assert test.mean_of(test.series_groups[0])[0] < POLICY.floor_ratio
+    assert run(values)[1] == [None] * 8
+
+
 @pytest.mark.parametrize("series", [8, 32, 256])
 @pytest.mark.parametrize("sigma", [0.02, 0.03, 0.3])
 def test_noise_that_grows_names_nobody(series, sigma):
