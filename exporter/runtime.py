@@ -159,6 +159,7 @@ class Exporter:
             A value is wrong, the root or the spool cannot be used, or the port is in use.
         """
         self.config.validate()
+        self._neighbours.check()
         self._loop = asyncio.get_running_loop()
         prepare_root(Path(self.config.root))
         self._publisher.open()

@@ -57,6 +57,18 @@ class NeighbourReader:
         self._node_name = config.node_name
         self._inspected = inspected
         self._inspector_page = SampleHistory(config.node_name, samples_max=samples_max)
+        self._token_error = ""
+
+    def check(self) -> None:
+        """Read the token once, if there are pages that need it; blocking.
+
+        Raises
+        ------
+        ConfigError
+            The file of the token cannot be used.
+        """
+        if self._pages and self._token_file:
+            self._read_token()
 
     def status(self) -> NeighbourStatus:
         """Return a copy of all counts."""
@@ -86,7 +98,10 @@ class NeighbourReader:
             outcome = await self._fetch(session, url, page)
         except TimeoutError:
             outcome = _TIMEOUT
-        except (aiohttp.ClientError, OSError, ConfigError):  # its text may quote secrets of the address
+        except ConfigError as error:
+            self._report_token(str(error))
+            outcome = _UNREACHABLE
+        except (aiohttp.ClientError, OSError):  # its text may quote secrets of the address
             outcome = _UNREACHABLE
         self._counts[outcome] += 1
         if outcome != _ANSWERED:
@@ -95,8 +110,8 @@ class NeighbourReader:
     async def _fetch(self, session: aiohttp.ClientSession, url: str, page: SampleHistory) -> str:
         headers = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
         if self._token_file:
-            secret = await asyncio.to_thread(read_secret, self._token_file, "neighbour_token_file")
-            headers["Authorization"] = f"Bearer {secret}"
+            headers["Authorization"] = f"Bearer {await asyncio.to_thread(self._read_token)}"
+            self._report_token("")
         async with session.get(url, headers=headers, allow_redirects=False) as answer:
             if answer.status != _OK:
                 return _REFUSED
@@ -109,6 +124,15 @@ class NeighbourReader:
         if malformed:
             return _MALFORMED
         return _TOO_LARGE if omitted else _ANSWERED
+
+    def _read_token(self) -> str:
+        return read_secret(self._token_file, "neighbour_token_file")
+
+    def _report_token(self, error: str) -> None:
+        """Log why the token cannot be used, once until it can."""
+        if error and error != self._token_error:
+            _log.warning("%s", error)
+        self._token_error = error
 
     def between(self, start_s: float, end_s: float) -> bytes:
         """Return the samples stored between `start_s` and `end_s`, unix seconds, as JSON."""

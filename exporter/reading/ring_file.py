@@ -4,6 +4,7 @@ Reads use pread and never a mapping: if a mapped file is truncated, its reader i
 returns fewer bytes, an ordinary error here. This costs one copy of a few kilobytes per read (about 2 us).
 """
 
+import errno
 import os
 import stat
 import struct
@@ -73,6 +74,18 @@ class RingHolder:
     locks: bool
 
 
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, _FLAGS)
+    except PermissionError as error:
+        expected = f"a file that user {os.geteuid()} may read"
+        raise MalformedError("ring", where=str(path), got=error.strerror, expected=expected) from error
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise MalformedError("ring", where=str(path), got="a link", expected="a file of its own") from error
+
+
 class RingFile:
     """A reader of one incarnation of a rank's ring; owns its descriptor until `close`.
 
@@ -85,7 +98,7 @@ class RingFile:
         self.answer_generation = 0
         self._groups_generation = 0
         self._facts_generation = 0
-        self._descriptor = os.open(path, _FLAGS)
+        self._descriptor = _open(path)
         try:
             self.inode, self.owner_uid, self.header = self._check(rank)
         except BaseException:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lockstep.contracts.launchers import TORCHRUN, read_place
-from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, RUN_VARIABLE, check_name, is_name, run_directory
+from lockstep.contracts.paths import RUN_VARIABLE, check_name, is_name, root_directory, run_directory
 from lockstep.contracts.ring import RingHeader
 
 DEFAULT_RUN = "default"
@@ -37,12 +37,12 @@ def read_identity(environ: Mapping[str, str], group: tuple[int, int] | None = No
     Raises
     ------
     ConfigError
-        The environment gives no usable rank, or the run has a name that cannot stand in a path.
+        The environment gives no usable rank or directory, or the run has a name that cannot stand in a path.
     """
     place = read_place(environ, group)
     run = read_run(environ)
-    root = Path(environ.get(ROOT_VARIABLE) or DEFAULT_ROOT)
-    return Identity(place.rank, place.local_rank, place.world_size, run, run_directory(root, run), place.source)
+    directory = run_directory(root_directory(environ), run)
+    return Identity(place.rank, place.local_rank, place.world_size, run, directory, place.source)
 
 
 def process_group() -> tuple[int, int] | None:

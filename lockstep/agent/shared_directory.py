@@ -13,8 +13,9 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from lockstep.contracts.errors import ConfigError, MalformedError
-from lockstep.contracts.ownership import EXPORTER_UID_VARIABLE, ROOT_UID, visible_uid
+from lockstep.contracts.environment import whole_number
+from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.ownership import EXPORTER_UID_VARIABLE, ROOT_UID, UID_MAX, visible_uid
 
 ROOT_MODE = 0o3770
 """Of a root directory that we have to create: it is of use to this user only, as other users' agents refuse it."""
@@ -28,14 +29,12 @@ def trusted_uids(environ: Mapping[str, str]) -> frozenset[int]:
     Raises
     ------
     ConfigError
-        The exporter's uid is no number.
+        The exporter's uid is not one.
     """
     trusted = {visible_uid(ROOT_UID), os.geteuid()}
     exporter = environ.get(EXPORTER_UID_VARIABLE)
     if exporter:
-        if not exporter.isdecimal():
-            raise ConfigError(f"{EXPORTER_UID_VARIABLE}: got {exporter!r}, expected a number")
-        trusted.add(visible_uid(int(exporter)))
+        trusted.add(visible_uid(whole_number(exporter, EXPORTER_UID_VARIABLE, most=UID_MAX)))
     return frozenset(trusted)
 
 

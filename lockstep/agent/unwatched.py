@@ -16,7 +16,7 @@ from lockstep.agent.boundary import describe, warn
 from lockstep.agent.descriptors import hold, move_high
 from lockstep.agent.shared_directory import check_directory, trusted_uids
 from lockstep.contracts.errors import ConfigError, LockstepError, MalformedError
-from lockstep.contracts.paths import DEFAULT_ROOT, EXPORTER_NAME, ROOT_VARIABLE, unwatched_directory
+from lockstep.contracts.paths import DEFAULT_ROOT, EXPORTER_NAME, root_directory, unwatched_directory
 from lockstep.contracts.unwatched import UnwatchedReason, pack_mark
 
 _MODE = 0o640
@@ -47,13 +47,21 @@ def mark(reason: UnwatchedReason, text: str, environ: Mapping[str, str]) -> None
         return
     _marked.clear()
     _marked[os.getpid()] = _NO_FILE
-    root = Path(environ.get(ROOT_VARIABLE) or DEFAULT_ROOT)
     with suppress(OSError, LockstepError):
+        root = _root(environ)
         trusted = trusted_uids(environ)
         for path in (root, root / EXPORTER_NAME, unwatched_directory(root)):
             check_directory(path, trusted, what="directory of marks")
         path = unwatched_directory(root) / f"{os.getpid()}-{time.monotonic_ns()}"
         _marked[os.getpid()] = _write(path, pack_mark(reason, text))
+
+
+def _root(environ: Mapping[str, str]) -> Path:
+    """Return the configured root; the default one, where an exporter may be, if that is the mistake to be marked."""
+    try:
+        return root_directory(environ)
+    except ConfigError:
+        return Path(DEFAULT_ROOT)
 
 
 def withdraw() -> None:

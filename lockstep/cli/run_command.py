@@ -16,7 +16,14 @@ from lockstep.contracts.domains import DEFAULT_ORDER, check_order, parse_degrees
 from lockstep.contracts.errors import ConfigError, LocalError
 from lockstep.contracts.launchers import gives_rank
 from lockstep.contracts.ownership import EXPORTER_UID_VARIABLE
-from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, RUN_VARIABLE, check_name, inspector_directory
+from lockstep.contracts.paths import (
+    DEFAULT_ROOT,
+    ROOT_VARIABLE,
+    RUN_VARIABLE,
+    check_name,
+    inspector_directory,
+    root_directory,
+)
 
 _EXPORTER_USER = "lockstep"
 """The exporter's user, which deploy/systemd creates."""
@@ -92,6 +99,7 @@ def execute(arguments: argparse.Namespace) -> int:
         environment[RUN_VARIABLE] = check_name(arguments.run, "--run")
     if arguments.root is not None:
         environment[ROOT_VARIABLE] = os.path.abspath(arguments.root)  # noqa: PTH100  (must not resolve links)
+    root_directory(environment)  # here once, not by each rank
     for flag, (variable, _) in _OPTIONS.items():
         value = getattr(arguments, variable)
         if value is not None:
@@ -123,7 +131,7 @@ def inspector_environment(environ: Mapping[str, str], plugin: str) -> dict[str, 
         raise ConfigError(
             f"--nccl-inspector: got {plugin!r}, expected the plugin's file, libnccl-profiler-inspector.so"
         )
-    directory = inspector_directory(Path(environ.get(ROOT_VARIABLE) or DEFAULT_ROOT))
+    directory = inspector_directory(root_directory(environ))
     if not os.access(directory, os.W_OK | os.X_OK):
         print(f"lockstep: --nccl-inspector ignored: got no {directory}, expected an exporter's", file=sys.stderr)
         return {}

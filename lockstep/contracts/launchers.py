@@ -7,7 +7,9 @@ never the other way round. Then an outer launcher's variables count nodes, and t
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from lockstep.contracts.environment import whole_number
 from lockstep.contracts.errors import ConfigError
+from lockstep.contracts.limits import WORLD_SIZE_MAX
 
 LOCAL_RANK, WORLD_SIZE = "LOCAL_RANK", "WORLD_SIZE"
 _NODE_RANKS = ("NODE_RANK", "GROUP_RANK")
@@ -65,7 +67,8 @@ def read_place(environ: Mapping[str, str], group: tuple[int, int] | None = None)
     Raises
     ------
     ConfigError
-        A relevant variable is not a number, a rank is not below its world size, or a node's rank cannot be computed.
+        A relevant variable is not a number up to WORLD_SIZE_MAX, a rank is not below its world size, or a node's rank
+        cannot be computed.
     """
     if group is None:
         return _launched(environ)
@@ -141,6 +144,4 @@ def _number(environ: Mapping[str, str], name: str, default: int | None = None) -
     text = environ.get(name)
     if text is None and default is not None:
         return default
-    if text is None or not text.isdecimal():
-        raise ConfigError(f"{name}: got {text!r}, expected a number")
-    return int(text)
+    return whole_number(text, name, most=WORLD_SIZE_MAX)

@@ -6,6 +6,9 @@ ROOT_UID = 0
 EXPORTER_UID_VARIABLE = "LOCKSTEP_EXPORTER_UID"
 """Uid of the node's exporter, if it is neither root nor the user who trains."""
 
+UID_MAX = (1 << 32) - 2
+"""The kernel's uid_t has 32 bits; the highest value means no user."""
+
 _UID_MAP = Path("/proc/self/uid_map")
 _OVERFLOW_UID = Path("/proc/sys/kernel/overflowuid")
 

@@ -15,6 +15,7 @@ ranks, `.unwatched` and `.inspector` to all who train.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from lockstep.contracts.errors import ConfigError
@@ -50,6 +51,20 @@ def check_name(name: str, what: str) -> str:
 def is_name(name: str) -> bool:
     """Whether `check_name` would accept `name`."""
     return _NAME.match(name) is not None
+
+
+def root_directory(environ: Mapping[str, str]) -> Path:
+    """Return the directory that the trainers and the exporter of a node share, by ROOT_VARIABLE.
+
+    Raises
+    ------
+    ConfigError
+        It is not an absolute path: a process would look for it in its own working directory.
+    """
+    root = Path(environ.get(ROOT_VARIABLE) or DEFAULT_ROOT)
+    if not root.is_absolute():
+        raise ConfigError(f"{ROOT_VARIABLE}: got {str(root)!r:.200}, expected an absolute path")
+    return root
 
 
 def run_directory(root: Path, run: str) -> Path:

@@ -56,7 +56,11 @@ def test_name_of_the_run(environ, run):
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        ({"RANK": "one"}, "RANK: got 'one', expected a number"),
+        ({"RANK": "one"}, "RANK: got 'one', expected a number from 0 to 1048576"),
+        ({"RANK": "9999999999"}, "RANK: got '9999999999', expected a number from 0 to 1048576"),
+        ({"RANK": "9" * 5000}, "RANK: got '9{20}.*, expected a number from 0 to 1048576"),
+        ({"RANK": "0", "WORLD_SIZE": "4294967296"}, "WORLD_SIZE: got '4294967296', expected a number from 0"),
+        ({"LOCKSTEP_DIR": "lockstep"}, "LOCKSTEP_DIR: got 'lockstep', expected an absolute path"),
         ({"RANK": "0", "LOCKSTEP_RUN": "../x"}, "LOCKSTEP_RUN: got '../x'"),
     ],
 )

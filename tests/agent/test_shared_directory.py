@@ -25,8 +25,11 @@ def test_root_this_user_and_the_configured_exporter_are_trusted():
     """A number that is none is an error that names the variable."""
     assert trusted_uids({}) == {0, os.geteuid()}
     assert trusted_uids({EXPORTER_UID_VARIABLE: "998"}) == {0, os.geteuid(), 998}
-    with pytest.raises(ConfigError, match="LOCKSTEP_EXPORTER_UID: got 'lockstep', expected a number"):
-        trusted_uids({EXPORTER_UID_VARIABLE: "lockstep"})
+    for text in ("lockstep", "-1", "4294967295", "9" * 5000):
+        with pytest.raises(
+            ConfigError, match=f"LOCKSTEP_EXPORTER_UID: got '{text[:9]}.*, expected a number from 0 to 4294967294"
+        ):
+            trusted_uids({EXPORTER_UID_VARIABLE: text})
 
 
 @pytest.mark.parametrize("owner", [0, TRAINER, 998])

@@ -210,6 +210,11 @@ def test_content_of_a_mark():
     ("variables", "reason", "line"),
     [
         ({"RANK": "zero"}, "identity", "ConfigError: RANK: got 'zero', expected a number"),
+        (
+            {"RANK": "9999999999"},
+            "identity",
+            "ConfigError: RANK: got '9999999999', expected a number from 0 to 1048576",
+        ),
         ({"LOCKSTEP_RUN": "../x", "RANK": "0"}, "identity", "ConfigError: LOCKSTEP_RUN: got '../x'"),
         ({"LOCKSTEP_RUN": "taken", "RANK": "0"}, "refused", "MalformedError: run directory in "),
     ],

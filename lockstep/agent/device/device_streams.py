@@ -12,11 +12,12 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from lockstep.agent.boundary import warn
 from lockstep.agent.device.graphs import GRAPHS
 
 NPU_VARIABLE = "LOCKSTEP_NPU_EVENTS"
-"""Set to 1 to time Ascend devices. Reading a time there first waits until torch_npu's launch thread has emptied its
-queue (NPUEvent::elapsed_time), which costs the training thread some of its lead; so it is not done unasked."""
+"""Set to 1 to time Ascend devices; 0 and unset are the same. Reading a time there first waits until torch_npu's launch
+thread has emptied its queue (NPUEvent::elapsed_time), which costs the training thread some of its lead."""
 
 
 class Stamp:
@@ -106,6 +107,9 @@ def find_stream(environ: Mapping[str, str]) -> TorchStream | None:
     if torch.cuda.is_initialized():
         return TorchStream(torch.cuda)
     npu = getattr(torch, "npu", None)
-    if npu is not None and environ.get(NPU_VARIABLE) == "1" and npu.is_initialized():
-        return TorchStream(npu)
-    return None
+    if npu is None or not npu.is_initialized():
+        return None
+    wanted = environ.get(NPU_VARIABLE) or "0"
+    if wanted not in ("0", "1"):
+        warn(f"{NPU_VARIABLE}: got {wanted!r:.200}, expected 1 or 0; Ascend devices are not timed")
+    return TorchStream(npu) if wanted == "1" else None

@@ -106,11 +106,16 @@ def test_capture_that_never_ends_is_over_with_its_graph():
     assert not graphs.captures
 
 
-def test_ascend_only_when_asked(monkeypatch):
+def test_ascend_only_when_asked(monkeypatch, capsys):
     """Reading times on Ascend waits for its launch thread, so it needs a word of the operator; CUDA does not."""
     monkeypatch.setattr(torch, "npu", Module(), raising=False)
     assert find_stream({}) is None
     assert isinstance(find_stream({NPU_VARIABLE: "1"}), TorchStream)
+    for text in ("", "0"):
+        assert find_stream({NPU_VARIABLE: text}) is None
+    assert capsys.readouterr().err == ""
+    assert find_stream({NPU_VARIABLE: "true"}) is None
+    assert "LOCKSTEP_NPU_EVENTS: got 'true', expected 1 or 0" in capsys.readouterr().err
     torch.npu.initialised = False
     assert find_stream({NPU_VARIABLE: "1"}) is None
 

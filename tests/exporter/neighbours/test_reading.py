@@ -56,6 +56,31 @@ async def test_a_page_and_its_credentials(config: ExporterConfig, tmp_path):
     ]
 
 
+async def test_a_token_that_cannot_be_read(config: ExporterConfig, tmp_path, caplog):
+    """At the start it is an error that names the key; later it is reported once until it can be read again."""
+    token = tmp_path / "token"
+    reader = NeighbourReader(replace(config, neighbour_token_file=str(token)))
+    reader.check()  # no page needs it
+    urls = "http://127.0.0.1:1/metrics,http://127.0.0.1:2/metrics"
+    with_pages = replace(config, neighbour_addresses=urls, neighbour_token_file=str(token))
+    reader = NeighbourReader(with_pages)
+    with pytest.raises(ConfigError, match=rf"neighbour_token_file: got '{token}', expected a readable file of text"):
+        reader.check()
+
+    async def page(_):
+        return web.Response(text="node_load1 2\n")
+
+    _, outcomes = await read_once(replace(config, neighbour_token_file=str(token)), page)
+    assert outcomes == {"unreachable": 1}
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert "neighbour_token_file" in warning
+    for _ in range(2):
+        reader._report_token("neighbour_token_file: gone")
+    reader._report_token("")
+    reader._report_token("neighbour_token_file: gone")
+    assert [record.message for record in caplog.records].count("neighbour_token_file: gone") == 2
+
+
 async def refusing(_):
     raise web.HTTPServiceUnavailable(text=SECRET)
 

@@ -15,6 +15,7 @@ from lockstep.contracts.errors import ContractVersionError, MalformedError
 from lockstep.contracts.marks import BLOCK_BYTES, unpack_block
 from tests.exporter.conftest import open_descriptors, record
 from tests.support.mark_ring import MarkRing
+from tests.support.users import TRAINER, OtherUserError, run_as
 
 
 @pytest.fixture
@@ -38,6 +39,19 @@ def test_a_file_cut_under_the_reader_is_an_error_and_not_a_crash(ring: MarkRing,
         with pytest.raises(MalformedError, match="ring size"):
             reader.read()
     assert len(reader.blocks(0, 2)) == max(0, size - layout.BLOCKS_OFFSET)
+
+
+def test_a_ring_that_may_not_be_read_is_named_with_what_was_expected(ring: MarkRing):
+    """A link leads to what is not the rank's; a file of other users needs a mode or a group."""
+    link = ring.path.with_name("3.ring")
+    link.symlink_to(ring.path)
+    with pytest.raises(MalformedError, match=r"ring in .*/3\.ring: got a link, expected a file of its own"):
+        RingFile(link, 3)
+    expected = r"ring in .*/0\.ring: got Permission denied, expected a file that user 61001 may read"
+    with pytest.raises(OtherUserError, match=expected):
+        run_as(TRAINER, lambda: RingFile(ring.path, 0))
+    with pytest.raises(FileNotFoundError):
+        RingFile(ring.path.with_name("4.ring"), 4)
 
 
 def test_blocks_are_the_bytes_of_their_slots(ring: MarkRing, reader: RingFile):
@@ -124,11 +138,9 @@ def test_what_is_no_ring_is_refused_by_name(root: Path, make_ring):
     (directory / "5.ring").hardlink_to(ring.path)
     (directory / "6.ring").write_bytes(b"")
     (directory / "8.ring").mkdir()
-    for rank in (2, 4, 5, 6, 8):
+    for rank in (2, 3, 4, 5, 6, 8):
         with pytest.raises(MalformedError, match=f"/{rank}.ring"):
             RingFile(directory / f"{rank}.ring", rank)
-    with pytest.raises(OSError, match=r"3\.ring"):
-        RingFile(directory / "3.ring", 3)
     older = make_ring(rank=7)
     os.pwrite(older.file, (99).to_bytes(4, "little"), 8)
     with pytest.raises(ContractVersionError, match=r"7\.ring"):
