@@ -102,8 +102,13 @@ class Job:
                 None,
             )
 
-        wait_until(lambda: found(explained=False), DETECT_SECONDS, f"incident {kind} of {ranks}")
-        return wait_until(lambda: found(explained=True), EXPLAIN_SECONDS, f"what is behind {kind} of {ranks}")
+        try:
+            wait_until(lambda: found(explained=False), DETECT_SECONDS, f"incident {kind} of {ranks}")
+            return wait_until(lambda: found(explained=True), EXPLAIN_SECONDS, f"what is behind {kind} of {ranks}")
+        except TimeoutError as error:
+            new = [each for each in self.incidents() if each["id"] not in before]
+            error.add_note(f"run: {self.stack.run(RUN)}\nnew incidents: {new}")
+            raise
 
     @contextlib.contextmanager
     def fault(self, kind: str, rank: int):
