@@ -126,9 +126,9 @@ class IncidentTracker:
         self._assigned = {key: iid for key, iid in self._assigned.items() if key in anomalies}
         opened: list[Incident] = []
         changed: set[str] = set()
-        for key, anomaly in list(anomalies.items()):
-            if key in anomalies and key not in self._assigned:
-                incident = self._matching_incident(anomaly)
+        for key, anomaly in anomalies.items():
+            if key not in self._assigned:
+                incident = self._matching_incident(anomaly, is_run_explained=(FLUCTUATION, "") not in anomalies)
                 if incident is None and not anomaly.acts:
                     continue  # it was reported as something else, which has ended: an anomaly that fades is no news
                 if incident is None and (self._suppression.is_pending(anomaly) or may_be_ours(anomaly)):
@@ -136,8 +136,6 @@ class IncidentTracker:
                 if incident is None:
                     incident = self.open(anomaly, step_result.step, now_s, ended_unix_s=step_result.unix_s)
                     opened.append(incident)
-                elif incident.kind == FLUCTUATION != anomaly.kind:  # the run's incident becomes its culprit's
-                    self._forget_fluctuation(anomalies)
                 self._assigned[key] = incident.id
         self._acting = frozenset(iid for key, iid in self._assigned.items() if anomalies[key].acts)
         for incident_id in dict.fromkeys(self._assigned.values()):
@@ -165,13 +163,7 @@ class IncidentTracker:
         self._quiet_steps = Counter(dict.fromkeys(self.incidents, -self.policy.restart_steps))
         self._suppression.reset()
 
-    def _forget_fluctuation(self, anomalies: "dict[Key, Anomaly]") -> None:
-        """Drop the anomaly of the slower run: its incident now names the culprit."""
-        anomalies.pop((FLUCTUATION, ""), None)
-        self._assigned.pop((FLUCTUATION, ""), None)
-        self._suppression.forget_slower_run()
-
-    def _matching_incident(self, anomaly: "Anomaly") -> Incident | None:
+    def _matching_incident(self, anomaly: "Anomaly", *, is_run_explained: bool) -> Incident | None:
         """Return the open incident to which an unassigned anomaly belongs."""
         alike = [incident for incident in self.incidents.values() if incident.kind == anomaly.kind]
         for incident in alike:
@@ -188,6 +180,8 @@ class IncidentTracker:
             is_quiet = incident.id not in self._assigned.values()
             if is_quiet and is_reason_of(anomaly, incident) and self._began_together(incident, anomaly):
                 return incident
+        if not is_run_explained:
+            return None
         # The run was slower for a step or two before its culprit was clear: it is the same incident.
         vague = (incident for incident in self.incidents.values() if incident.kind == FLUCTUATION)
         return next((incident for incident in vague if self._began_together(incident, anomaly)), None)

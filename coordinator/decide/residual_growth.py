@@ -9,7 +9,7 @@ decide: a step grows by no more than the total cost of its culprits, or twice th
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coordinator.detect.anomalies import LINK, SLOW_RANK, UNKNOWN
+from coordinator.detect.anomalies import LINK, SLOW_RANK, UNKNOWN, UNSYNCHRONISED_GC
 from coordinator.detect.ranks.contention import CONTENTION_SHARE
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ def residual_growth(fluctuation: "Anomaly", culprits: "Iterable[Anomaly]", ranks
     is accounted to them.
     """
     culprits = list(culprits)
+    if any(culprit.kind == UNSYNCHRONISED_GC and culprit.cause == fluctuation.cause for culprit in culprits):
+        return None  # that is the run's own account of its collections
     usual_s = fluctuation.numbers.get("baseline_step_seconds", 0.0)
     costs_s = [c.excess_seconds if c.lost_seconds is None else c.lost_seconds for c in culprits]
     if fluctuation.cause in (LINK, UNKNOWN):

@@ -36,7 +36,7 @@ class Suppression:
         self.evaluated_steps = int(saved.get("evaluated_steps", 0))
         self._unexplained_step: int | None = saved.get("unexplained_step")  # the run is slower without a culprit since
         self._culprit_step: int | None = saved.get("culprit_step")
-        self._residual_step: int | None = saved.get("residual_step")  # all ranks have slowed in addition to one since
+        self._explained_step: int | None = saved.get("explained_step")  # the last at which culprits explained all
         self._ends: deque[tuple[int, float]] = deque(maxlen=_STEPS_KEPT)  # of evaluated steps: index, unix time
         self._step_seconds = 0.0
 
@@ -46,17 +46,13 @@ class Suppression:
             "evaluated_steps": self.evaluated_steps,
             "unexplained_step": self._unexplained_step,
             "culprit_step": self._culprit_step,
-            "residual_step": self._residual_step,
+            "explained_step": self._explained_step,
         }
 
     def reset(self) -> None:
         """Start over for a new attempt of the run."""
-        self.forget_slower_run()
+        self._unexplained_step = self._explained_step = None
         self._ends.clear()
-
-    def forget_slower_run(self) -> None:
-        """Forget since when the run is slower, because a culprit was found."""
-        self._unexplained_step = self._residual_step = None
 
     def is_pending(self, anomaly: "Anomaly") -> bool:
         """Whether an anomaly of the last step is too young for an incident, by the ranks' clocks.
@@ -106,9 +102,9 @@ class Suppression:
         fluctuation = next((f for f in step_result.anomalies if f.kind == FLUCTUATION), None)
         if found or runs:
             self._culprit_step = step_result.step
-            fluctuation = None if runs else self._residual(fluctuation, found.values(), step_result)
+            fluctuation = self._residual(fluctuation, [*found.values(), *runs.values()], step_result)
         else:
-            self._residual_step = None
+            self._explained_step = None
         if fluctuation is None:
             self._unexplained_step = None
         else:
@@ -119,17 +115,16 @@ class Suppression:
     def _residual(
         self, fluctuation: "Anomaly | None", culprits: "Collection[Anomaly]", step_result: "StepResult"
     ) -> "Anomaly | None":
-        """Return the part of a slowdown that its culprits do not explain, unless it began together with one of them."""
+        """Return the part of a slowdown that its culprits do not explain.
+
+        It began with the slowdown unless they have explained all of it since then.
+        """
         grown = None if fluctuation is None else residual_growth(fluctuation, culprits, step_result.ranks_reporting)
         if grown is None:
-            self._residual_step = None
+            self._explained_step = None if fluctuation is None else step_result.step
             return None
-        if self._residual_step is None:
-            self._residual_step = step_result.step
-        for onset_step in (grown.onset_step, self._residual_step):
-            if all(abs(onset_step - culprit.onset_step) > self.policy.join_steps for culprit in culprits):
-                return replace(grown, onset_step=onset_step)
-        return None
+        began = grown.onset_step if self._explained_step is None else self._explained_step + 1
+        return replace(grown, onset_step=max(grown.onset_step, began))
 
     def _is_victim(self, anomaly: "Anomaly", slow: "Iterable[Anomaly]", *, is_open: bool) -> bool:
         """Whether a group's transfers, or a rank's own work a little, grew when another rank became slow.

@@ -7,7 +7,7 @@ import pytest
 from coordinator.decide.incident_tracker import IncidentTracker
 from coordinator.decide.residual_growth import residual_growth
 from coordinator.decide.saved_run import SavedRun
-from coordinator.detect.anomalies import FLUCTUATION, SLOW_RANK
+from coordinator.detect.anomalies import FLUCTUATION, SLOW_RANK, UNSYNCHRONISED_GC
 from coordinator.settings.run_policy import RunPolicy
 from tests.coordinator.conftest import anomaly, evaluated
 
@@ -120,13 +120,51 @@ def test_a_slow_rank_does_not_end_the_incident_of_its_job():
     assert len({each.id for each in book.tracker.incidents.values()}) == 2
 
 
-def test_what_begins_with_a_culprit_is_taken_for_its():
-    """A slow rank found ten steps after its run takes the run's incident over, and nothing stays of it."""
+def test_a_culprit_that_explains_its_run_takes_the_incident_over():
+    """A slow rank found some steps after its run takes the run's incident over, and nothing stays of it."""
     book = Book()
-    book.take(range(62, 66), slower(0.09))
-    book.take(range(66, 120), slower(0.09), RANK)
+    book.take(range(62, 66), slower(0.05))
+    book.take(range(66, 120), slower(0.05), RANK)
     assert book.opened == [(FLUCTUATION, 62)]
     assert [each.kind for each in book.tracker.incidents.values()] == [SLOW_RANK]
+
+
+@pytest.mark.parametrize("cause", ["link", "unknown", "data", "host"])
+@pytest.mark.parametrize("found_step", [62, 66])
+def test_a_rank_that_explains_a_tenth_of_its_slow_job_does_not_hide_it(cause, found_step):
+    """Ranks that share a slow network or a slow host turn a little slow in the same step, some more than others."""
+    job = slower_steps(0.9, cause=cause) if cause in {"link", "unknown"} else slower(0.9, cause=cause)
+    book = Book()
+    book.take(range(62, found_step), job)
+    book.take(range(found_step, 120), RANK, job)
+    assert sorted(kind for kind, _ in book.opened) == [FLUCTUATION, SLOW_RANK]
+    run = book.incident(FLUCTUATION)
+    assert (run.onset_step, run.cause, run.scope, run.ranks) == (60, cause, "job", ())
+
+
+def collecting(cost_seconds):
+    """Return ranks that collect one after the other, which costs the job some time in each step."""
+    return anomaly(
+        kind=UNSYNCHRONISED_GC, cause="gc", scope="job", ranks=(), domain=None, onset=60, seconds=cost_seconds
+    )
+
+
+@pytest.mark.parametrize(
+    ("cost_seconds", "kinds"), [(0.04, {FLUCTUATION, UNSYNCHRONISED_GC}), (0.6, {UNSYNCHRONISED_GC})]
+)
+def test_collections_explain_no_more_of_a_slow_job_than_they_cost(cost_seconds, kinds):
+    """Ranks wait for one that collects, as for a slow one."""
+    book = Book()
+    book.take(range(62, 120), collecting(cost_seconds), slower_steps(0.9, cause="link"))
+    assert {kind for kind, _ in book.opened} == kinds
+
+
+@pytest.mark.parametrize("growth_seconds", [0.09, 0.9])
+def test_a_job_that_collects_longer_is_its_unsynchronised_collections(growth_seconds):
+    """The two measure the same seconds."""
+    book = Book()
+    book.take(range(62, 120), collecting(0.04), slower(growth_seconds, cause="gc"))
+    assert [kind for kind, _ in book.opened] == [UNSYNCHRONISED_GC]
 
 
 def test_a_restart_of_the_coordinator_goes_on_counting():
