@@ -4,8 +4,8 @@
  * holds both to the same bytes. May live here: clocks, marks, blocks, pwrite. May not: what marks mean.
  *
  * Every call holds the GIL from begin to end, pwrite included (descriptors.py gives the reason), so no two calls
- * overlap, and no signal handler of the training runs inside one, but where it calls Python (`adopt`, `at_store`,
- * `at_boundary`, `device`). Marks that C++ makes without the GIL wait in a queue (_mark_queue.h) for the next call that
+ * overlap, and no signal handler of the training runs inside one, but where it calls Python (`claim_thread`,
+ * `at_store`, `at_boundary`, `device`). Marks that C++ makes without the GIL wait in a queue (_mark_queue.h) for the next call that
  * appends. Built for the stable ABI of Python 3.11.
  */
 
@@ -92,7 +92,7 @@ typedef struct {
     uint64_t attempt; /* how often a ring was opened */
     PyObject *in_flight; /* futures of collectives whose end is still to be noted, by `in_flight_key` */
     PyObject *device; /* called behind the marks that a device has an event of */
-    PyObject *adopt, *at_store, *at_boundary, *meet, *watch_closure;
+    PyObject *claim_thread, *at_store, *at_boundary, *meet, *watch_closure;
     PyObject *compilations, *stats_name, *graphs_name, *add_callback_name, *nbytes_name, *site_name, *get_future_name;
     uint64_t polled_ns;
     unsigned long long poll_interval_ns;
@@ -200,7 +200,7 @@ static void store(MarkBuffer *self)
 
 /* Appending. 1: appended, 0: not this thread's to append, -1: an exception is set. */
 
-enum policy { OWN, ADOPTING, STEPPING, ANY };
+enum policy { OWN, CLAIMING, STEPPING, ANY };
 enum { WORKS_FOR_BACKWARD = 2, STEPS_ELSEWHERE };
 
 static inline int admit(MarkBuffer *self, enum policy policy, uint16_t *kind)
@@ -211,19 +211,19 @@ static inline int admit(MarkBuffer *self, enum policy policy, uint16_t *kind)
         *kind |= OTHER_THREAD;
         return self->thread != 0;
     }
-    if (policy == OWN || self->adopt == NULL)
+    if (policy == OWN || self->claim_thread == NULL)
         return 0;
-    PyObject *answer = PyObject_CallFunctionObjArgs(self->adopt, policy == STEPPING ? Py_True : Py_False, NULL);
+    PyObject *answer = PyObject_CallFunctionObjArgs(self->claim_thread, policy == STEPPING ? Py_True : Py_False, NULL);
     if (answer == NULL)
         return -1;
-    const long adopted = PyLong_AsLong(answer); /* -1 and an exception for what is none */
+    const long claim = PyLong_AsLong(answer); /* -1 and an exception for what is none */
     const int is_guarded_failure = answer == Py_None;
     Py_DECREF(answer);
     if (is_guarded_failure) {
         PyErr_Clear();
         return 0;
     }
-    return (int)adopted;
+    return (int)claim;
 }
 
 static inline void put(MarkBuffer *self, uint64_t now, uint16_t kind, uint16_t detail, uint32_t subject, int64_t argument)
@@ -488,7 +488,7 @@ EVENT_MARK(data_end, OWN, DATA_END)
 EVENT_MARK(closure_begin, OWN, CLOSURE_BEGIN)
 EVENT_MARK(closure_end, OWN, CLOSURE_END)
 EVENT_MARK(wait_end, ANY, WAIT_END)
-MARK(begin_explicit, ADOPTING, EXPLICIT)
+MARK(begin_explicit, CLAIMING, EXPLICIT)
 
 static PyObject *batch_evaluated(MarkBuffer *self, PyObject *unused)
 {
@@ -509,7 +509,7 @@ static PyObject *backward_begin(MarkBuffer *self, PyObject *unused)
 {
     if (note_elsewhere(self) < 0)
         return NULL;
-    const int appended = append(self, ADOPTING, BACKWARD_BEGIN, 0, 0, 0, NULL);
+    const int appended = append(self, CLAIMING, BACKWARD_BEGIN, 0, 0, 0, NULL);
     if (appended > 0 && self->backward_depth++ == 0)
         self->ends_at_backward = self->optimizer_ends;
     return noted(self, appended, BACKWARD_BEGIN);
@@ -544,7 +544,7 @@ static PyObject *optimizer_end(MarkBuffer *self, PyObject *unused)
 
 static PyObject *step_end(MarkBuffer *self, PyObject *unused)
 {
-    return none(self, append_end(self, ADOPTING, STEP_END, 0, &self->step_ends, STEPS));
+    return none(self, append_end(self, CLAIMING, STEP_END, 0, &self->step_ends, STEPS));
 }
 
 static PyObject *wait_begin(MarkBuffer *self, PyObject *unused)
@@ -666,7 +666,7 @@ static PyObject *scaler_end(MarkBuffer *self, PyObject *scaler)
         return none(self, append(self, POLICY, KIND, DETAIL, SUBJECT, ARGUMENT, NULL)); \
     }
 
-INTEGER_MARK(phase_begin, ADOPTING, PHASE_BEGIN, (uint16_t)value, 0, 0)
+INTEGER_MARK(phase_begin, CLAIMING, PHASE_BEGIN, (uint16_t)value, 0, 0)
 INTEGER_MARK(phase_end, OWN, PHASE_END, (uint16_t)value, 0, 0)
 INTEGER_MARK(done, ANY, DONE, 0, (uint32_t)value, 0)
 INTEGER_MARK(done_unknown, ANY, DONE_UNKNOWN, 0, (uint32_t)value, 0)
@@ -821,7 +821,7 @@ static PyObject *annotate(MarkBuffer *self, PyObject *const *given, Py_ssize_t c
     const int64_t quantity = integer(given[0]), value = integer(given[1]);
     if (PyErr_Occurred())
         return NULL;
-    return none(self, append(self, ADOPTING, ANNOTATION, (uint16_t)quantity, 0, value, NULL));
+    return none(self, append(self, CLAIMING, ANNOTATION, (uint16_t)quantity, 0, value, NULL));
 }
 
 static PyObject *batch(MarkBuffer *self, PyObject *const *given, Py_ssize_t count)
@@ -1112,15 +1112,15 @@ static PyObject *optional(PyObject *value)
 static PyObject *make(PyTypeObject *type, PyObject *given, PyObject *named)
 {
     static char *names[] = {"file", "offset", "block_count", "issues_offset", "flags_offset", "key",
-                             "adopt", "at_store", "at_boundary", "clock", "cpu_clock", NULL};
+                             "claim_thread", "at_store", "at_boundary", "clock", "cpu_clock", NULL};
     int file;
     long long offset, issues_offset = -1, flags_offset = -1;
     unsigned long block_count;
     unsigned long long key = 0;
-    PyObject *adopt = NULL, *at_store = NULL, *at_boundary = NULL, *clock = NULL, *cpu_clock = NULL;
+    PyObject *claim_thread = NULL, *at_store = NULL, *at_boundary = NULL, *clock = NULL, *cpu_clock = NULL;
     if (!PyArg_ParseTupleAndKeywords(
             given, named, "iLk|$LLKOOOOO:MarkBuffer", names, &file, &offset, &block_count, &issues_offset,
-            &flags_offset, &key, &adopt, &at_store, &at_boundary, &clock, &cpu_clock))
+            &flags_offset, &key, &claim_thread, &at_store, &at_boundary, &clock, &cpu_clock))
         return NULL;
     if (block_count == 0 || offset < 0) {
         PyErr_Format(
@@ -1144,7 +1144,7 @@ static PyObject *make(PyTypeObject *type, PyObject *given, PyObject *named)
     self->key = key;
     self->graphs_noted = -1;
     self->poll_interval_ns = POLL_INTERVAL_NS;
-    self->adopt = optional(adopt);
+    self->claim_thread = optional(claim_thread);
     self->at_store = optional(at_store);
     self->at_boundary = optional(at_boundary);
     self->clock = optional(clock);
@@ -1171,7 +1171,7 @@ static int traverse(MarkBuffer *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->device);
     Py_VISIT(self->in_flight);
-    Py_VISIT(self->adopt);
+    Py_VISIT(self->claim_thread);
     Py_VISIT(self->at_store);
     Py_VISIT(self->at_boundary);
     Py_VISIT(self->meet);
@@ -1186,7 +1186,7 @@ static int traverse(MarkBuffer *self, visitproc visit, void *arg)
 static int clear(MarkBuffer *self)
 {
     Py_CLEAR(self->device);
-    Py_CLEAR(self->adopt);
+    Py_CLEAR(self->claim_thread);
     Py_CLEAR(self->at_store);
     Py_CLEAR(self->at_boundary);
     Py_CLEAR(self->meet);

@@ -4,7 +4,7 @@
        └────────────── no ring can be made ──► null          │    ▲ └──exit──► finished
                                                              └────┘ a process group shows another rank
 
-While recording, it knows one training thread, which may change: `adopt` selects it. The meaning of marks, including
+While recording, it knows one training thread, which may change (`claim_thread`). The meaning of marks, including
 step numbers, is known only outside the process (lockstep/accounting).
 
 Hooks are installed from the start, but the identity is read and the ring created only when the process trains:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 VACANT = (1 << 64) - 1
 """`MarkBuffer.thread` once the training thread has ended: not the id of any thread, and not 0 either."""
 WORKS_FOR_BACKWARD, STEPS_ELSEWHERE = 2, 3
-"""What `Agent.adopt` returns besides yes and no."""
+"""What `Agent.claim_thread` returns besides 1 and 0."""
 _NO_FILE = -1
 _LAST_CALLBACKS_MS = 10_000
 _MARK_COST_NS = {True: 200, False: 900}
@@ -73,7 +73,7 @@ class Agent:
             0,
             1,
             key=int.from_bytes(os.urandom(8)),
-            adopt=self.guard(self.adopt),
+            claim_thread=self.guard(self.claim_thread),
             at_store=self.guard(self._at_store),
             at_boundary=self.guard(self._at_boundary),
         )
@@ -134,8 +134,11 @@ class Agent:
         marks = self.marks
         return marks.thread not in (0, VACANT) and marks.backward_depth > 0 and self.in_graph_task()
 
-    def adopt(self, steps: bool = False) -> int:  # noqa: FBT001, FBT002  (as the mark buffer calls it)
-        """Whether the calling thread, which trains, becomes or is the training thread.
+    def claim_thread(self, steps: bool = False) -> int:  # noqa: FBT001, FBT002  (as the mark buffer calls it)
+        """Claim the role of the training thread for the calling thread, which trains.
+
+        Returns 1 if it has the role now, WORKS_FOR_BACKWARD or STEPS_ELSEWHERE if it works for the thread that has it,
+        otherwise 0.
 
         The first thread that trains wakes the agent. Another one replaces it while it has ended no optimizer step,
         since a collective or a backward may come from a thread that only sets up the job, and once it has ended.

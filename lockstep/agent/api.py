@@ -106,7 +106,7 @@ def communication(kind: str, payload_bytes: int = 0, bus_bytes: int | None = Non
 
 def _begin_communication(agent: "Agent", domain: int, payload_bytes: int, bus_bytes: int | None) -> bool:
     """Mark a collective that ends with the wait that begins here; return False if it belongs to no step."""
-    if not agent.records_here() and agent.adopt() != 1:
+    if not agent.records_here() and agent.claim_thread() != 1:
         return False
     marks = agent.marks
     site = pack_call_site(_ANY_OPERATOR, synchronous=True, domain=domain, slot=OTHER_SLOT, group_size=2)

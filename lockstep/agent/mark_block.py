@@ -72,7 +72,7 @@ def ordinal_at(first: int, at: int) -> int:
     return first + (at - FIRST) // STEP & ORDINAL_MASK
 
 
-def _no_thread(_steps: bool) -> int:  # noqa: FBT001  (as `adopt` is called)
+def _no_thread(_steps: bool) -> int:  # noqa: FBT001  (as `claim_thread` is called)
     return 0
 
 
@@ -102,11 +102,12 @@ class MarkBlockWriter(_Appending):
 
     `file` is open for writing and stays the caller's; the ring of `block_count` slots begins at byte `offset`, the
     issue words of contracts/ring.py at `issues_offset`, -1 for none. `key` hides addresses behind identities.
-    `adopt(steps)` is asked when a thread that is not the training thread trains, or `steps` an optimizer: 1 if it now
-    is the one, 2 if it works for a backward of the training thread, 3 if it steps the optimizer for it, else 0.
-    `at_store()` is called on the training thread, behind a mark, once a block was stored and `poll_interval_ns` are
-    over since it was called last; `at_boundary()` behind the end whose
-    number is `boundary_at`, of the sort `boundary_ends`, and at the next `settling` ends of steps outside a backward.
+    `claim_thread(steps)` is called when a thread that is not the training thread trains, or `steps` an optimizer, and
+    returns 1 if the thread is the training thread from now on, 2 if it works for a backward of the training thread, 3
+    if it steps the optimizer for it, otherwise 0 (`Agent.claim_thread`).
+    `at_store()` is called on the training thread after a mark, once a block was stored and `poll_interval_ns` have
+    passed since the last call; `at_boundary()` after end number `boundary_at` of the kind `boundary_ends`, and at the
+    next `settling` ends of steps outside a backward.
     `device`, where it is not None, is called after the marks of data, backwards, optimizers, scalers, closures, named
     ends of steps, issues and waits, on the thread that made them; with a detail of 1 after the end of a backward that
     may end the step. `backward_depth` is how many backwards are open.
@@ -116,8 +117,8 @@ class MarkBlockWriter(_Appending):
 
     # fmt: off
     __slots__ = (
-        "_adopt", "_at_boundary", "_at_store", "_attempt", "_block",
-        "_block_count", "_block_words", "_clock", "_cpu_clock", "_elsewhere", "_end_due_ns",
+        "_at_boundary", "_at_store", "_attempt", "_block",
+        "_block_count", "_block_words", "_claim_thread", "_clock", "_cpu_clock", "_elsewhere", "_end_due_ns",
         "_ends", "_ends_at_backward", "_file", "_flag_word", "_flags",
         "_flags_offset", "_graphs_before", "_graphs_noted", "_graphs_seen", "_issue_stores", "_issue_words",
         "_issues", "_issues_offset", "_key", "_met", "_offset",
@@ -138,7 +139,7 @@ class MarkBlockWriter(_Appending):
         issues_offset: int = -1,
         flags_offset: int = -1,
         key: int = 0,
-        adopt: Callable[[bool], int] | None = None,
+        claim_thread: Callable[[bool], int] | None = None,
         at_store: Callable[[], None] | None = None,
         at_boundary: Callable[[], None] | None = None,
         clock: Callable[[], int] | None = None,
@@ -161,7 +162,7 @@ class MarkBlockWriter(_Appending):
         self._met: deque[int] = deque(maxlen=_MET_MAX)
         self._graphs_seen = self._graphs_before = 0
         self._key = key
-        self._adopt = adopt or _no_thread
+        self._claim_thread = claim_thread or _no_thread
         self._at_store = at_store or _nothing
         self._at_boundary = at_boundary or _nothing
         self._clock = clock or monotonic_ns

@@ -79,7 +79,7 @@ class MarkBuffer(CallMarks):
         """Begin a backward."""
         if self.elsewhere_ns:
             self.note_elsewhere()
-        if get_ident() != self.thread and self._adopt(False) != 1:
+        if get_ident() != self.thread and self._claim_thread(False) != 1:
             return
         now = self._clock()
         if not self.backward_depth:
@@ -138,7 +138,7 @@ class MarkBuffer(CallMarks):
 
         Autograd's own thread may step one for its backward, and a thread of the training's that does nothing else.
         """
-        answer = self._adopt(True)
+        answer = self._claim_thread(True)
         if answer == _STEPS_ELSEWHERE:
             self._elsewhere = self._identity(optimizer)
             self._stepping_elsewhere += 1
@@ -226,7 +226,7 @@ class MarkBuffer(CallMarks):
 
     def phase_begin(self, phase: int) -> None:
         """Begin a phase that the training names: 0 data, 1 forward, 2 backward, 3 optimizer."""
-        if get_ident() == self.thread or self._adopt(False) == 1:
+        if get_ident() == self.thread or self._claim_thread(False) == 1:
             self._put(self._clock(), _PHASE_BEGIN, phase, 0, 0)
 
     def phase_end(self, phase: int) -> None:
@@ -235,12 +235,12 @@ class MarkBuffer(CallMarks):
 
     def begin_explicit(self) -> None:
         """From now on steps end at `step_end` only."""
-        if get_ident() == self.thread or self._adopt(False) == 1:
+        if get_ident() == self.thread or self._claim_thread(False) == 1:
             self._put(self._clock(), _EXPLICIT, 0, 0, 0)
 
     def step_end(self) -> None:
         """End the step."""
-        if get_ident() != self.thread and self._adopt(False) != 1:
+        if get_ident() != self.thread and self._claim_thread(False) != 1:
             return
         self._put_end(self._clock(), _STEP_END, STEPS)
 
@@ -271,7 +271,7 @@ class MarkBuffer(CallMarks):
 
     def annotate(self, quantity: int, value: int) -> None:
         """Add to a quantity of the step: its index in ANNOTATED, and the value."""
-        if get_ident() == self.thread or self._adopt(False) == 1:
+        if get_ident() == self.thread or self._claim_thread(False) == 1:
             self._put(self._clock(), _ANNOTATION, quantity, 0, value)
 
     def flag(self, flags: int) -> None:

@@ -21,8 +21,8 @@ class PlayedTraining:
         self._stack = ExitStack()
         directory = self._stack.enter_context(tempfile.TemporaryDirectory())
         self.tick_ns = tick_ns
-        self.adoption = 0
-        self.ring = Ring(directory, writer, block_count=block_count, adopt=lambda _steps: self.adoption)
+        self.claim = 0
+        self.ring = Ring(directory, writer, block_count=block_count, claim_thread=lambda _steps: self.claim)
         self._stack.callback(self.ring.close)
         self.buffer = self.ring.buffer
         self.graphs = 0
@@ -148,12 +148,12 @@ class PlayedTraining:
 
     def fused_step(self):
         """Let a thread of autograd's step an optimizer."""
-        self.adoption = 2
+        self.claim = 2
         self.buffer.thread += 1  # the calling thread is another one for a moment
         self._mark("optimizer_begin", object())
         self._mark("optimizer_end")
         self.buffer.thread -= 1
-        self.adoption = 0
+        self.claim = 0
 
     def annotate(self, quantity, value):
         self._mark("annotate", quantity, value)

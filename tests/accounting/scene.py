@@ -24,7 +24,7 @@ class Scene:
 
     def __init__(self):
         self.now = 100
-        self.adoptions = self.adopts = 0
+        self.claims = self.claim = 0
         self.cpu_ns = lambda: self.now // 2
         self._file = TemporaryFile()  # noqa: SIM115  (closed by `close`)
         os.ftruncate(self._file.fileno(), _BLOCKS * BLOCK_BYTES)
@@ -32,15 +32,15 @@ class Scene:
             self._file.fileno(),
             0,
             _BLOCKS,
-            adopt=self._adopt,
+            claim_thread=self._claim_thread,
             clock=lambda: self.now,
             cpu_clock=lambda: self.cpu_ns(),  # noqa: PLW0108  (tests set another)
         )
         self.marks.begin()
 
-    def _adopt(self, _steps):
-        self.adoptions += 1
-        return self.adopts
+    def _claim_thread(self, _steps):
+        self.claims += 1
+        return self.claim
 
     def run(self, *what):
         """Play (method, time it takes) pairs: the time passes before the method is called."""

@@ -86,12 +86,12 @@ def test_optimizer_that_raised_does_not_hide_later_steps(scene):
 
 
 def test_other_threads_are_ignored(scene):
-    """Marks of a thread that is not the training thread leave nothing behind, and adoption is asked for."""
+    """Marks of a thread that is not the training thread leave nothing behind; it claims to be the training thread in vain."""
     thread = Thread(target=scene.run, args=(*DATA, *BACKWARD, *STEP))
     thread.start()
     thread.join()
     assert scene.records == []
-    assert scene.adoptions == 2
+    assert scene.claims == 2
     scene.run(*DATA, *BACKWARD, *STEP)
     assert scene.records[0]["data_ns"] == 10
 

@@ -223,7 +223,7 @@ def test_a_thread_that_takes_over_begins_the_running_step_again(scene):
 def test_optimizers_that_autograds_own_thread_steps_end_the_step_with_the_backward(scene):
     """On a device they are fused into a backward that another thread carries out."""
     scene.run(*DATA, ("backward_begin", 20))
-    scene.adopts = 2
+    scene.claim = 2
     scene.run_elsewhere(("optimizer_begin", 2, object()), ("optimizer_end", 3))
     scene.run(("backward_end", 10))
     (record,) = scene.records

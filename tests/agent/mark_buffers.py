@@ -41,7 +41,7 @@ def writer(name):
 class Ring:
     """A buffer named "C" or "Python", its clock, and what lies in its file."""
 
-    def __init__(self, directory, name, *, block_count=8, adopt=None, real_clock=False, start_ns=1000):
+    def __init__(self, directory, name, *, block_count=8, claim_thread=None, real_clock=False, start_ns=1000):
         self.name = name
         self.block_count = block_count
         self.path = Path(directory) / f"{name}.marks"
@@ -52,7 +52,7 @@ class Ring:
         self.reads = []
         clocks = {} if real_clock else {"clock": self._clock, "cpu_clock": self._cpu_clock}
         self.buffer = writer(name)(
-            self.file, 0, block_count, issues_offset=block_count * BLOCK_BYTES, adopt=adopt, **clocks
+            self.file, 0, block_count, issues_offset=block_count * BLOCK_BYTES, claim_thread=claim_thread, **clocks
         )
 
     def call(self, method, *arguments):

@@ -125,7 +125,7 @@ def test_another_thread_may_come_behind_any_call(tmp_path, monkeypatch, marks_of
     """Whatever call of the training thread's it comes behind, no mark is lost or written twice, and none miscounted."""
     for at in itertools.count():
         with monkeypatch.context() as patched:
-            ring = Ring(tmp_path, "Python", block_count=64, adopt=lambda steps: FUSES if steps else TRAINS)
+            ring = Ring(tmp_path, "Python", block_count=64, claim_thread=lambda steps: FUSES if steps else TRAINS)
             ring.call("begin")
             turns = Turns(patched, ring, at, marks_of_turn=marks_of_turn)
             made = train(ring, patched)

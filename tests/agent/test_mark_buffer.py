@@ -66,7 +66,7 @@ def test_both_writers_write_the_same_bytes(calls, last):
     found = []
     with TemporaryDirectory() as directory:
         for name in WRITERS:
-            ring = Ring(directory, name, adopt=lambda steps: 3 * steps)
+            ring = Ring(directory, name, claim_thread=lambda steps: 3 * steps)
             results = []
             for passed_ns, (method, *arguments) in [(0, ("begin",)), *calls, (0, last)]:
                 ring.now += passed_ns
@@ -234,17 +234,17 @@ def test_marks_of_other_threads(ring):
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_thread_that_trains_is_adopted(name, tmp_path):
+def test_a_thread_that_trains_may_become_the_training_thread(name, tmp_path):
     """The owner of the buffer decides whether a thread that trains is the training thread from now on."""
     answers = [False, True]
 
-    def adopt(_steps):
-        adopted = answers.pop(0)
-        if adopted:
+    def claim_thread(_steps):
+        claim = answers.pop(0)
+        if claim:
             ring.buffer.thread = get_ident()
-        return adopted
+        return claim
 
-    ring = Ring(tmp_path, name, adopt=adopt)
+    ring = Ring(tmp_path, name, claim_thread=claim_thread)
     ring.buffer.begin()
     ring.buffer.thread = 1
     ring.buffer.backward_begin()
@@ -257,13 +257,13 @@ def test_a_thread_that_trains_is_adopted(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_what_a_signal_handler_raises_in_adopt_passes(name, tmp_path):
-    """An exception of the training that arrives while adopt runs is not swallowed."""
+def test_what_a_signal_handler_raises_in_a_claim_passes(name, tmp_path):
+    """An exception of the training that arrives while `claim_thread` runs is not swallowed."""
 
-    def adopt(_steps):
+    def claim_thread(_steps):
         raise KeyboardInterrupt
 
-    ring = Ring(tmp_path, name, adopt=adopt)
+    ring = Ring(tmp_path, name, claim_thread=claim_thread)
     with pytest.raises(KeyboardInterrupt):
         ring.buffer.backward_begin()
     ring.close()

@@ -17,9 +17,9 @@ GROUP_SIZE = 4  # of an all-reduce of 100 bytes, 150 cross the slowest link
 class DeviceRing(Ring):
     """A ring whose clock is the device's host."""
 
-    def __init__(self, directory, writer, device, block_count, adopt):
+    def __init__(self, directory, writer, device, block_count, claim_thread):
         self._device = device
-        super().__init__(directory, writer, block_count=block_count, adopt=adopt)
+        super().__init__(directory, writer, block_count=block_count, claim_thread=claim_thread)
 
     def _clock(self):
         return self._device.now
@@ -70,10 +70,10 @@ class MarkedScene(Training):
     `issued` collectives and `position` marks came before it in the attempt, of a writer in Python.
     """
 
-    def __init__(self, device=None, writer="Python", block_count=4096, adopt=None, *, issued=0, position=0):
+    def __init__(self, device=None, writer="Python", block_count=4096, claim_thread=None, *, issued=0, position=0):
         self.device = device or Device()
         with tempfile.TemporaryDirectory() as directory:  # the file lives as long as it is open
-            self.ring = DeviceRing(directory, writer, self.device, block_count, adopt)
+            self.ring = DeviceRing(directory, writer, self.device, block_count, claim_thread)
         self.buffer = self.ring.buffer
         self._reader = BlockReader(block_count)
         self.builder = StepBuilder()

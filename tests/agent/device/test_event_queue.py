@@ -422,7 +422,7 @@ def elsewhere(*calls):
 
 def test_optimizers_and_collectives_of_autograds_thread():
     """On a device it works for the open backward: its step ends with that, and its collectives are the step's."""
-    scene = MarkedScene(adopt=lambda _steps: 2)
+    scene = MarkedScene(claim_thread=lambda _steps: 2)
     optimizer = object()
     for _ in range(4):
         scene.data(MS)
