@@ -37,7 +37,8 @@ what they reach at 700 W (pytorch/FBGEMM, pull request 2546; tests/simulator/dat
 class Framework:
     """What the software of a set does in every run: sums of gradients, attention, and what its optimizer keeps.
 
-    `zero` is the stage where the row leaves it open; `live_parameters`, `copied_gather_bytes_per_second`,
+    `zero` is the stage where the row leaves it open, `recompute` what backward recomputes where the row has "none"
+    (which stays, because a row's half follows from its columns); `live_parameters`, `copied_gather_bytes_per_second`,
     `backward_prefetch` and `zero_copy` hold for ZeRO 3; `virtual` replaces the row's number of chunks. With
     `micro_batches_of_stages` a batch is cut into as many micro-batches as a pipeline has stages, whatever the row.
     Experts are split over tp by `expert_tp`, context parallel ranks exchange by `context`. Software that `compiles`
@@ -57,6 +58,7 @@ class Framework:
     overlap_experts: bool = False
     overlap_returns: bool = False
     zero: int = 0
+    recompute: str = "none"
     virtual: int | None = None
     copied_gather_bytes_per_second: float | None = None
     backward_prefetch: bool = True
@@ -126,6 +128,10 @@ request 422 of August 2024, and so do some of the DGX Cloud recipes (`configure.
 nemotron with 340B; that of llama3.1 and of nemotron with 15B sets it to 1, as NeMo 2's performance scripts do)."""
 _NEMO_FLASH_2 = replace(_NEMO, machine=_FLASH_2_ON_H100)
 _NEMO_BF16_FLASH_2 = replace(_NEMO_BF16, machine=_FLASH_2_ON_H100)
+_NEMO_FP32_GRADIENTS = replace(_NEMO, precision=replace(_NEMO.precision, gradient=4, sent_gradient=4))
+"""Nemotron 4 15B's recipe takes `mcore_distributed_optim`, which keeps whole weights besides the bf16 ones, and sets no
+`grad_sync_dtype` (nemotron4-15b-synth.yaml): NeMo has `grad_reduce_in_fp32 = cfg.optim.get("grad_sync_dtype", "fp32")
+== "fp32"` (megatron_gpt_model.py). The recipes of GPT-3, Nemotron 4 340B and Grok 1 set bf16."""
 _BRIDGE = replace(
     _NEMO,
     precision=replace(_NEMO.precision, current_scaling=True),  # FP8_CS, scripts/performance/configs
@@ -203,9 +209,20 @@ FRAMEWORKS: Mapping[str, Framework] = {
         _NEMO_FLASH_2,
     ),
     "NeMo 24.12, H100, FP8": _NEMO,
-    "DGX Cloud recipes, H100, FP8": _NEMO,
     "DGX Cloud recipes, H100": _NEMO_BF16,
+    "DGX Cloud recipes, H100, FP8": _NEMO,
     "DGX Cloud recipes, H100: NVTE_FUSED_ATTN=0": _NEMO_BF16_FLASH_2,
+    # nemotron4-340b-synth.yaml: `activations_checkpoint_granularity: selective`
+    "DGX Cloud recipes, H100: NVTE_FUSED_ATTN=0, selective checkpointing": replace(
+        _NEMO_BF16_FLASH_2, recompute="selective"
+    ),
+    "DGX Cloud recipes, H100, FP8: NVTE_FUSED_ATTN=0, selective checkpointing": replace(
+        _NEMO_FLASH_2, recompute="selective"
+    ),
+    **dict.fromkeys(
+        ("DGX Cloud recipes, H100: fp32 gradients", "DGX Cloud recipes, H100, FP8: fp32 gradients"),
+        _NEMO_FP32_GRADIENTS,
+    ),
     "DGX Cloud recipes, experts, H100": replace(_NEMO_BF16_FLASH_2, overlap_tensor=False),
     "DGX Cloud recipes, experts, H100, FP8": replace(_NEMO_FLASH_2, overlap_tensor=False),
     "fms-fsdp, A100": _FMS,

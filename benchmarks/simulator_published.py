@@ -146,7 +146,7 @@ def _read(row: Row) -> Run:
         zero=_zero_stage(row["zero"]) if row["zero"] else framework.zero,
         hsdp_replicas=int(row["n_gpus"]) // int(row["gpus_per_node"]) if row["zero"] == _HYBRID else 1,
         sequence_parallel=framework.sequence_parallel and int(row["tp"]) > 1,
-        recompute=_recompute(row["recompute"]),
+        recompute=_recompute(row["recompute"], framework),
     )
     batch, micro_batch = int(row["global_batch"]), int(row["micro_batch"] or 1)
     if framework.micro_batches_of_stages and degrees.pp > 1:
@@ -237,8 +237,9 @@ def _zero_stage(text: str) -> int:
     return _FSDP_STAGE if text in ("FULL_SHARD", _HYBRID) else int(text or 0)
 
 
-def _recompute(text: str) -> str:
-    return "per_operator" if text == "selective per op" else text or "none"
+def _recompute(text: str, framework: Framework) -> str:
+    stated = "per_operator" if text == "selective per op" else text or "none"
+    return framework.recompute if stated == "none" else stated
 
 
 def _sizes(text: str) -> dict[str, int]:

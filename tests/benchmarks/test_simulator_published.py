@@ -204,6 +204,21 @@ def test_recipes_run_the_attention_kernel_of_their_environment():
     assert nemo == {"NeMo 24.07": {FLASH_2}, "NeMo long sequences": {FLASH_2}, "NeMo 24.12": {CUDNN}}
 
 
+def test_recipes_recompute_and_sum_gradients_as_their_files_state():
+    """Nemotron 4 340B has selective checkpointing, and 15B no format for sums of gradients, which NeMo then has full."""
+    found = {}
+    for run in read_runs(COMMITTED / RECIPES):
+        if run.set_name.startswith("DGX Cloud"):
+            precision, model = run.tree.model.precision, run.tree.model.name
+            hidden = "experts" if "experts" in run.set_name else run.model_key[3]
+            stated = (precision.gradient, precision.sent_gradient, run.tree.root.recomputation)
+            found.setdefault(f"{model} {hidden}", set()).add(stated)
+    assert found.pop("llama 6144") == {(4, 4, "none")}
+    assert found.pop("llama 18432") == {(2, 2, "selective")}
+    assert set.union(*found.values()) == {(2, 2, "none")}
+    assert len(found) == 5
+
+
 def test_fms_fsdp_reduces_gradients_in_half_precision():
     """Its policy of mixed precision has bf16 for parameters, sums and buffers; PyTorch's and llm-foundry's differ."""
     sent = {
