@@ -131,7 +131,8 @@ _NEMO_BF16_FLASH_2 = replace(_NEMO_BF16, machine=_FLASH_2_ON_H100)
 _NEMO_FP32_GRADIENTS = replace(_NEMO, precision=replace(_NEMO.precision, gradient=4, sent_gradient=4))
 """Nemotron 4 15B's recipe takes `mcore_distributed_optim`, which keeps whole weights besides the bf16 ones, and sets no
 `grad_sync_dtype` (nemotron4-15b-synth.yaml): NeMo has `grad_reduce_in_fp32 = cfg.optim.get("grad_sync_dtype", "fp32")
-== "fp32"` (megatron_gpt_model.py). The recipes of GPT-3, Nemotron 4 340B and Grok 1 set bf16."""
+== "fp32"` (`MegatronGPTModel.setup_mcore_distributed_parallel`). The recipes of GPT-3,
+Nemotron 4 340B and Grok 1 set bf16."""
 _BRIDGE = replace(
     _NEMO,
     precision=replace(_NEMO.precision, current_scaling=True),  # FP8_CS, scripts/performance/configs
