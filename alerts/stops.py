@@ -169,7 +169,7 @@ def _small_run_stalled(site: Site, policy: AlertPolicy) -> Alert:
 def _stalled(site: Site, policy: AlertPolicy) -> str:
     age_s, run = policy.stalled_age_seconds, site.run_labels
     baseline = by_run("max", "lockstep_run_baseline_step_duration_seconds > 0", site)
-    # A run that has no baseline yet can only be judged by its age.
+    # A run without a baseline can only be evaluated by its age.
     limit = (
         f"(\n  clamp_min({policy.stalled_steps} * {baseline}, {age_s})\n"
         f"  or on ({run})\n  0 * {by_run('max', 'lockstep_run_last_step_timestamp_seconds', site)} + {age_s}\n)"

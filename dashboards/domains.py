@@ -18,7 +18,7 @@ from dashboards.queries import (
     MANY,
     RUN,
     TOP,
-    judged_rate,
+    coordinator_rate,
     ratio_by_kind,
     seconds_per_step,
     wait_of_kind,
@@ -110,7 +110,7 @@ _RANKS = DashboardRow(
                     "Steps by duration",
                     "Distribution of the run's step durations over time, in steps per second. A second "
                     "band means that a part of the steps is slower.",
-                    judged_rate("lockstep_run_step_duration_seconds_bucket", "le"),
+                    coordinator_rate("lockstep_run_step_duration_seconds_bucket", "le"),
                 ),
             ),
         ),

@@ -56,7 +56,7 @@ def rate(metric: str, by: str = "", matchers: str = RUN) -> str:
     return f"sum{grouping} (rate({metric}{{{matchers}}}[$__rate_interval]))"
 
 
-def judged_rate(metric: str, by: str) -> str:
+def coordinator_rate(metric: str, by: str) -> str:
     """Return the rate of a coordinator's counter: both of a pair count the same, so the larger one."""
     return f"max by ({by}) (rate({metric}{{{RUN}}}[$__rate_interval]))"
 

@@ -24,7 +24,7 @@ MARKS = (
         "Starts and restarts",
         f'max by (run) (lockstep_run_state{{{RUN},state="warming"}} == 1)',
         "Start or restart",
-        "{{run}} warms up: its noise is learnt, no rank is judged",
+        "{{run}} warms up: its noise is learnt, no rank is evaluated",
         "blue",
     ),
 )

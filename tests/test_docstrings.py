@@ -64,9 +64,7 @@ def test_files_that_comments_and_docstrings_name_exist():
 
 def test_a_stale_name_is_seen():
     """In a docstring and in a comment, by path and alone; another project's files are not ours to check."""
-    text = (
-        '"""As in `coordinator/detect/nothing.py`, unlike `judge.py`."""\n# torch/csrc/engine.h, see gone_module.py\n'
-    )
+    text = '"""As in `coordinator/detect/nothing.py`, unlike `host_rules.py`."""\n# torch/csrc/engine.h, see gone_module.py\n'
     assert stale_names(text, parse(text).docstrings, ROOT / "coordinator") == {
         "coordinator/detect/nothing.py",
         "gone_module.py",

@@ -233,7 +233,7 @@ SUMMARY = messages.TraceSummary(
             steps=(2, 2),
         )
     ],
-    not_judged={"gc": "no samples"},
+    not_evaluated={"gc": "no samples"},
     omitted={"findings": 4},
     step_ns=[300_000_000, 200_000_000],
     kept=[RetainedAllocation(function="train.py(88): keep", bytes=15 << 20, count=3)],

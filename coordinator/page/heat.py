@@ -2,7 +2,7 @@
 """The rank x step heat map: own work and waits of the last undisturbed steps, in no more bytes than a screen can show.
 
 Pure: rows evaluated by the detectors in, plain values out. `lines.py` decides which ranks get a row of the map. The map
-does not judge the run: colours show figures, the detectors find incidents.
+does not evaluate the run: colours show figures, the detectors find incidents.
 
 Shapes: K steps, R ranks, L lines of the map.
 """

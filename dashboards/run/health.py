@@ -2,7 +2,7 @@
 
 from dashboards.builders import DashboardRow, PanelLine, coloured, query, stat, states, timeseries
 from dashboards.postprocess import COUNT
-from dashboards.queries import RUN, STATE_COLOURS, judged_rate
+from dashboards.queries import RUN, STATE_COLOURS, coordinator_rate
 from lockstep.contracts.metrics import RUN_STATES
 
 _STATE_COLOURS = tuple(coloured(state, STATE_COLOURS[state]) for state in RUN_STATES)
@@ -86,7 +86,8 @@ HEALTH = DashboardRow(
                         "mean",
                     ),
                     query(
-                        f"histogram_quantile(0.99, {judged_rate('lockstep_run_step_duration_seconds_bucket', 'le')})",
+                        "histogram_quantile(0.99, "
+                        f"{coordinator_rate('lockstep_run_step_duration_seconds_bucket', 'le')})",
                         "99th percentile",
                     ),
                 ),

@@ -28,7 +28,7 @@ WATCHING = DashboardRow(
                     query(f"max(lockstep_run_ranks_reporting{{{RUN}}})", "reporting"),
                     query(
                         f"max(lockstep_run_ranks_reporting{{{RUN}}}) - max(lockstep_run_ranks_blind{{{RUN}}})",
-                        "judged",
+                        "evaluated",
                     ),
                     query(f"max(lockstep_run_ranks{{{RUN}}})", "world size"),
                 ),

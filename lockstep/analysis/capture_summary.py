@@ -74,11 +74,11 @@ def with_analysis(summary: TraceSummary, analysis: RankAnalysis) -> TraceSummary
         for found in _dearest(analysis.findings)
     ]
     shares = analysis.path.shares if analysis.path else ()
-    reasons = {each.rule[:NAME_CHARS]: each.reason[:SENTENCE_CHARS] for each in analysis.not_judged}
+    reasons = {each.rule[:NAME_CHARS]: each.reason[:SENTENCE_CHARS] for each in analysis.not_evaluated}
     left_out = {
         "findings": len(analysis.findings) - len(findings),
         "path": len(shares) - PATH_MAX,
-        "not_judged": len(reasons) - REASONS_MAX,
+        "not_evaluated": len(reasons) - REASONS_MAX,
     }
     filled = replace(
         summary,
@@ -86,7 +86,7 @@ def with_analysis(summary: TraceSummary, analysis: RankAnalysis) -> TraceSummary
         breakdown={name: value for name, value in _numbers(analysis).items() if isinstance(value, int)},
         path=[(share.name[:NAME_CHARS], share.path_class.value, share.ns) for share in shares[:PATH_MAX]],
         findings=findings,
-        not_judged=dict(list(reasons.items())[:REASONS_MAX]),
+        not_evaluated=dict(list(reasons.items())[:REASONS_MAX]),
         omitted={name: count for name, count in left_out.items() if count > 0},
     )
     return fitted(filled, analysis.patterns)

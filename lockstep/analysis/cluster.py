@@ -22,7 +22,7 @@ from lockstep.analysis.network import NetworkEvidence, evaluate_network, network
 from lockstep.analysis.rank import RankAnalysis
 from lockstep.analysis.roles import Roles, pipeline_stages
 from lockstep.analysis.steady_ranks import find_steady_ranks
-from lockstep.analysis.stragglers import costing, explain_stragglers, judged_groups, unexplained_ns
+from lockstep.analysis.stragglers import costing, evaluated_groups, explain_stragglers, unexplained_ns
 from lockstep.analysis.totals import CollectiveTotal, totals_of_table
 from lockstep.contracts.errors import LockstepError
 from lockstep.contracts.finding import LOW, Finding, NotEvaluated
@@ -65,7 +65,7 @@ class ClusterAnalysis:
     kinds: Mapping[Group, GroupKind]
     localisations: Mapping[str, Localisation]
     findings: tuple[Finding, ...]
-    not_judged: tuple[Refusal, ...]
+    not_evaluated: tuple[Refusal, ...]
 
 
 def analyse_cluster(
@@ -97,7 +97,7 @@ def analyse_cluster(
     framework = ASCEND if any(each.metadata.vendor == "ascend" for each in ranks) else PYTORCH
     by_rank = {each.rank: [found for found in own if found.ranks == (each.rank,)] for each in ranks}
     ranks = tuple(replace(each, findings=tuple(advise(by_rank[each.rank], windows_ns, framework))) for each in ranks)
-    refusals = merge_refusals((rank.rank, rank.not_judged) for rank in ranks)
+    refusals = merge_refusals((rank.rank, rank.not_evaluated) for rank in ranks)
     return ClusterAnalysis(
         ranks=ranks,
         collectives=tuple(together.totals),
@@ -105,7 +105,7 @@ def analyse_cluster(
         kinds=group_kinds(ranks, [each.group for each in together.in_collectives], degrees),
         localisations=localisations,
         findings=tuple(advise(findings, windows_ns, framework)),
-        not_judged=(*together.refusals(), *refusals),
+        not_evaluated=(*together.refusals(), *refusals),
     )
 
 
@@ -143,9 +143,9 @@ class _MultiRankRules:
 
     def parallelism(self) -> None:
         """Evaluate whether components of the ranks overlap; requires `communication`."""
-        judged = [each for each in self._ranks if each.length_ns > 0]
-        on_devices = [each for each in judged if exposed_ns(each.metadata, each.breakdown) is not None]
-        if judged and not on_devices:
+        timed = [each for each in self._ranks if each.length_ns > 0]
+        on_devices = [each for each in timed if exposed_ns(each.metadata, each.breakdown) is not None]
+        if timed and not on_devices:
             reason = "no device: the collectives of host backends take the cores that compute"
             self.refused.append(NotEvaluated(rule=POOR_OVERLAP, reason=reason))
             return
@@ -225,7 +225,7 @@ class _MultiRankRules:
         """Return the ranks' own findings that cost the job time; the causes of slow ranks are listed with those."""
         explained = {(each.cause, rank) for each in self.findings for rank in each.ranks if rank in self.slow}
         own = [each for rank in self._ranks for each in rank.findings if (each.cause, rank.rank) not in explained]
-        groups = judged_groups(self.groups)
+        groups = evaluated_groups(self.groups)
         slow = unexplained_ns(self.findings, groups, self.slow)
         kept, left_out = costing(own, groups, slow, len(self._ranks))
         self.noted += left_out

@@ -7,7 +7,7 @@ in which the device computes nothing is the same loss counted twice.
 
 A pattern covers the whole window, in which one pause of the host is as long as a fault in every step. Pauses affect
 different functions on each rank, so a host function counts only if many ranks show what it usually takes, or if several
-ranks take longer in it. One of few ranks is judged by its calls in each step (`steady_ranks`).
+ranks take longer in it. One of few ranks is evaluated by its calls in each step (`steady_ranks`).
 """
 
 import re
@@ -17,7 +17,7 @@ import numpy as np
 
 from lockstep.analysis.merge import window_of
 from lockstep.analysis.rank import RankAnalysis
-from lockstep.analysis.stragglers import are_waited_for, judged_groups, waited_ns
+from lockstep.analysis.stragglers import are_waited_for, evaluated_groups, waited_ns
 from lockstep.contracts.finding import CPU, IO, Finding, NotEvaluated
 from lockstep.diagnosis.communication_causes.collectives import collective_kind
 from lockstep.diagnosis.communication_causes.thresholds import WAIT_RATIO, WORTH_RATIO
@@ -61,8 +61,8 @@ def new_differences(
     difference can be ruled out, except a host function of one of few ranks. Left out are differences that cost less
     than 1 % of the window, and time in no recorded call of all ranks alike.
     """
-    groups, explained = judged_groups(waiting), list(explained)
-    in_collectives = judged_groups(collectives)
+    groups, explained = evaluated_groups(waiting), list(explained)
+    in_collectives = evaluated_groups(collectives)
     held_back = {each.subject: each.ranks for each in explained if set(each.ranks) & set(slow)}
     windows_ns = {rank: each.length_ns for rank, each in ranks.items()}
     kept, refused = [], []
@@ -86,7 +86,7 @@ def _against(
 ) -> str:
     """Return why a finding is left out, empty if it is relevant."""
     if finding.cause == SLOW_FUNCTION and kind_of(finding.subject, OPERATOR) == COMMUNICATION_KIND:
-        return f"{finding.subject} waits for other ranks: collectives are judged by who comes last"
+        return f"{finding.subject} waits for other ranks: collectives are evaluated by who comes last"
     if finding.cause in LOCAL:
         return _against_local(finding, groups, slow, windows_ns)
     if finding.cause == SLOW_COLLECTIVE and collective_kind(finding.subject) == SEND:
@@ -103,7 +103,7 @@ def _against_local(
         return "some functions differ by less than 1 % of the window"
     shared = [group for group in groups if not set(group.ranks).isdisjoint(finding.ranks)]
     if finding.cause == SLOW_FUNCTION and len(finding.ranks) == len(windows_ns) and _is_dispatch(finding.subject):
-        return f"{finding.subject} takes as long on all ranks: launching is judged as a whole, not by operators"
+        return f"{finding.subject} takes as long on all ranks: launching is evaluated as a whole, not by operators"
     if finding.subject == OUTSIDE and (shared or len(finding.ranks) == len(windows_ns)):
         return f"{(finding.lost_ns or 0) / 1e6:.1f} ms in no recorded call: capture with stacks to see in which"
     if set(finding.ranks) & set(slow) and len(finding.ranks) < len(windows_ns):

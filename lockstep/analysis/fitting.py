@@ -60,7 +60,7 @@ class _Parts:
         summary = self.summary
         return _ListLimits(
             patterns=0 if self.patterns is None else min(len(self.patterns.patterns), PATTERNS_MAX),
-            reasons=len(summary.not_judged),
+            reasons=len(summary.not_evaluated),
             sentences=max((len(each.evidence) for each in summary.findings), default=0),
             steps=len(summary.step_ns),
             nodes=len(summary.tree),
@@ -77,7 +77,7 @@ class _Parts:
         findings = [replace(each, evidence=each.evidence[: kept.sentences]) for each in summary.findings]
         omitted = dict(summary.omitted)
         for name, count in (
-            ("not_judged", len(summary.not_judged) - kept.reasons),
+            ("not_evaluated", len(summary.not_evaluated) - kept.reasons),
             ("steps", len(summary.step_ns) - kept.steps),
             ("collectives", len(summary.collectives) - kept.collectives),
             ("path", len(summary.path) - kept.path),
@@ -95,7 +95,7 @@ class _Parts:
             path=summary.path[: kept.path],
             patterns=None if self.patterns is None else table_of(self.patterns, kept.patterns),
             findings=findings[: kept.findings],
-            not_judged=dict(list(summary.not_judged.items())[: kept.reasons]),
+            not_evaluated=dict(list(summary.not_evaluated.items())[: kept.reasons]),
             omitted=omitted,
         )
 

@@ -29,8 +29,8 @@ from lockstep.diagnosis.roofline.classic import Rooflines, by_operator
 from lockstep.diagnosis.roofline.component_rules import shares
 from lockstep.diagnosis.roofline.components import classify
 from lockstep.diagnosis.roofline.kernel_counters import KernelCounters, component_table_of, kernel_counters_of
+from lockstep.diagnosis.roofline.operator_rules import evaluate_operators
 from lockstep.diagnosis.roofline.roll_up import roll_up
-from lockstep.diagnosis.roofline.roofline_judge import evaluate_operators
 from lockstep.trace.ascend.communication import AscendCommunication
 from lockstep.trace.columns import ANNOTATION, OPERATOR, PYTHON, TraceColumns, TraceMetadata, WorkKind
 from lockstep.trace.critical_path.path import PathShare, ranked
@@ -62,7 +62,7 @@ class RankPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAnalysis:
-    """Result of one rank's trace, small and picklable; a part is None if it could not be evaluated (`not_judged`).
+    """Result of one rank's trace, small and picklable; a part is None if it could not be evaluated (`not_evaluated`).
 
     `window_ns` is from the beginning of the first step's window to the end of the last's; `breakdown` and `path` sum to
     its length. `computing` is when the device computed during one of the `collectives`; `step_times` is each whole
@@ -91,7 +91,7 @@ class RankAnalysis:
     component_shares: dict[str, float] | None = None
     calls: TraceSummary | None = None
     findings: tuple[Finding, ...] = ()
-    not_judged: tuple[NotEvaluated, ...] = ()
+    not_evaluated: tuple[NotEvaluated, ...] = ()
 
     @property
     def length_ns(self) -> int:
@@ -105,7 +105,7 @@ def analyse_rank(
     """Return the analysis of one rank's columns; `rank` overrides the trace's own number.
 
     Without `has_peers` results that only serve the comparison with other ranks are left out. Raises nothing for a trace
-    that a loader accepted: missing data is reported in `not_judged`.
+    that a loader accepted: missing data is reported in `not_evaluated`.
     """
     trace = prepare(columns)
     account = break_down_steps(trace)
@@ -122,7 +122,7 @@ def analyse_rank(
         steps_breakdown=tuple(account.per_step),
     )
     if window_ns[1] <= window_ns[0]:
-        return replace(found, not_judged=(NotEvaluated(rule="all rules", reason="no work in the trace's steps"),))
+        return replace(found, not_evaluated=(NotEvaluated(rule="all rules", reason="no work in the trace's steps"),))
     parts = _Parts(trace, window_ns, rank, evidence, computing_ns=account.whole.compute_active_ns)
     collectives = parts.collectives()
     rooflines, component_shares = parts.operators()
@@ -195,7 +195,7 @@ def _with_findings_of(analysis: RankAnalysis, rule_runner: RuleRunner) -> RankAn
     return replace(
         analysis,
         findings=tuple(sorted((*analysis.findings, *found), key=lambda each: -(each.lost_ns or 0))),
-        not_judged=tuple(dict.fromkeys((*analysis.not_judged, *rule_runner.not_judged))),
+        not_evaluated=tuple(dict.fromkeys((*analysis.not_evaluated, *rule_runner.not_evaluated))),
     )
 
 
@@ -241,7 +241,7 @@ class _Parts:
         )
         if found is None:
             return None, None
-        self.rule_runner.extend((), found.not_judged)
+        self.rule_runner.extend((), found.not_evaluated)
         length_ns, busy_ns = self._length_ns, self._computing_ns
         self.rule_runner.ask("operators", lambda: roll_up(found.findings, window_ns=length_ns, computing_ns=busy_ns))
         held = None if not counters else self.rule_runner.of("component roofline", lambda: _shares(counters))
@@ -271,7 +271,7 @@ class _Parts:
             ),
         )
         if found is not None:
-            self.rule_runner.extend(found.findings, found.not_judged)
+            self.rule_runner.extend(found.findings, found.not_evaluated)
 
 
 def step_times(trace: PreparedTrace) -> StepTimes | None:

@@ -15,7 +15,7 @@ class RuleRunner:
 
     def __init__(self, rank: int) -> None:
         self.findings: list[Finding] = []
-        self.not_judged: list[NotEvaluated] = []
+        self.not_evaluated: list[NotEvaluated] = []
         self._rank = rank
 
     def of(self, part: str, answer: Callable[[], _Answer]) -> _Answer | None:
@@ -23,18 +23,18 @@ class RuleRunner:
         try:
             return answer()
         except LockstepError as error:
-            self.not_judged.append(NotEvaluated(rule=part, reason=str(error)))
+            self.not_evaluated.append(NotEvaluated(rule=part, reason=str(error)))
             return None
 
     def ask(self, rule: str, evaluate: Callable[[], list[Finding] | NotEvaluated]) -> None:
         """Evaluate a rule and add its result."""
         answer = self.of(rule, evaluate)
         if isinstance(answer, NotEvaluated):
-            self.not_judged.append(answer)
+            self.not_evaluated.append(answer)
         elif answer is not None:
             self.extend(answer, ())
 
-    def extend(self, findings: Sequence[Finding], not_judged: Sequence[NotEvaluated]) -> None:
+    def extend(self, findings: Sequence[Finding], not_evaluated: Sequence[NotEvaluated]) -> None:
         """Add the results of several rules."""
         self.findings += [replace(each, ranks=(self._rank,)) for each in findings]
-        self.not_judged += not_judged
+        self.not_evaluated += not_evaluated

@@ -164,7 +164,7 @@ def _costs_nothing(
     slack_ms = min((waited_ns(waiting, rank) for rank in finding.ranks), default=0.0) / 1e6
     if slack_ms >= lost_ms:
         return f"its {lost_ms:.1f} ms cost the job nothing: the rank waits {slack_ms:.1f} ms for others anyway"
-    shared = [group for group in waiting if set(finding.ranks) & set(group.ranks) and group.repeated.is_judged]
+    shared = [group for group in waiting if set(finding.ranks) & set(group.ranks) and group.repeated.has_enough_steps]
     if shared and not are_waited_for(together, shared):
         return f"it costs the rank {lost_ms:.1f} ms, but the others do not wait for that rank in step after step"
     return ""
@@ -175,7 +175,7 @@ def waited_ns(waiting: Sequence[GroupWaiting], rank: int) -> float:
     return max((float(each.waited_ns[each.ranks.index(rank)]) for each in waiting if rank in each.ranks), default=0.0)
 
 
-def judged_groups(waiting: Iterable[GroupWaiting]) -> list[GroupWaiting]:
+def evaluated_groups(waiting: Iterable[GroupWaiting]) -> list[GroupWaiting]:
     """Return the groups with enough collectives and waiting to show which ranks are waited for."""
     return [each for each in waiting if each.collectives >= COLLECTIVES.value and float(each.caused_ns.sum()) > 0]
 

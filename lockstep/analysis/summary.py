@@ -54,7 +54,7 @@ def summary_of(cluster: ClusterAnalysis, paths: Mapping[int, str], skipped: Iter
             for each in localisation.abnormal
         ],
         "findings": [_finding(each) for each in cluster.findings],
-        "not_judged": [_refusal(each) for each in cluster.not_judged],
+        "not_evaluated": [_refusal(each) for each in cluster.not_evaluated],
         "skipped": [{"path": each.path, "error": each.error} for each in skipped],
     }
 
@@ -90,7 +90,7 @@ def _rank(
         "roofline": _roofline(analysis.rooflines),
         "components": None if held is None else [{"bound": name, "share": _real(held[name])} for name in held],
         "findings": [_finding(each) for each in _findings_of(analysis, cluster)],
-        "not_judged": [_not_judged(each) for each in analysis.not_judged],
+        "not_evaluated": [_not_evaluated(each) for each in analysis.not_evaluated],
     }
 
 
@@ -238,7 +238,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _not_judged(refusal: NotEvaluated) -> dict[str, Any]:
+def _not_evaluated(refusal: NotEvaluated) -> dict[str, Any]:
     return {"rule": refusal.rule, "reason": refusal.reason}
 
 

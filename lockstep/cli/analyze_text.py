@@ -90,7 +90,7 @@ def _cost(finding: dict[str, Any], ranks: list[dict[str, Any]]) -> str:
 
 
 def _refused(summary: dict[str, Any]) -> list[str]:
-    rules = list(dict.fromkeys(each["rule"] for each in summary["not_judged"]))
+    rules = list(dict.fromkeys(each["rule"] for each in summary["not_evaluated"]))
     named = ", ".join(rule.replace("_", " ") for rule in rules)
     return [f"not evaluated for lack of evidence: {named} (--json states why)"] if rules else []
 

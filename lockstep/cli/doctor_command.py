@@ -59,14 +59,14 @@ def execute(arguments: argparse.Namespace) -> int:
         _write(arguments.facts, read_facts(pids=arguments.pid))
         return 0
     nodes = [read_file(Path(name)) for name in arguments.files] or [read_facts(pids=arguments.pid)]
-    judged = {str(facts["host"]): _by_weight(check_all(facts)) for facts in nodes}
+    by_host = {str(facts["host"]): _by_weight(check_all(facts)) for facts in nodes}
     between = _by_weight(compare(nodes)) if len(nodes) > 1 else []
     if arguments.json:
-        report = {"nodes": {host: [asdict(c) for c in checks] for host, checks in judged.items()}}
+        report = {"nodes": {host: [asdict(c) for c in checks] for host, checks in by_host.items()}}
         print(json.dumps(report | {"between_nodes": [asdict(check) for check in between]}))
     else:
-        _print(judged, between)
-    everything = [*between, *(check for checks in judged.values() for check in checks)]
+        _print(by_host, between)
+    everything = [*between, *(check for checks in by_host.values() for check in checks)]
     return _PROBLEM if any(check.verdict in (WARN, FAIL) for check in everything) else 0
 
 
@@ -126,12 +126,12 @@ def _by_weight(checks: list[Check]) -> list[Check]:
     return sorted(checks, key=lambda check: ORDER.index(check.verdict))
 
 
-def _print(judged: dict[str, list[Check]], between: list[Check]) -> None:
+def _print(by_host: dict[str, list[Check]], between: list[Check]) -> None:
     """Print the problems of every node; of a single node, print all checks."""
     for check in between:
         _print_check(check)
-    for host, checks in judged.items():
-        shown = checks if len(judged) == 1 else [check for check in checks if check.verdict in (WARN, FAIL)]
+    for host, checks in by_host.items():
+        shown = checks if len(by_host) == 1 else [check for check in checks if check.verdict in (WARN, FAIL)]
         print(f"{host}:" if shown else f"{host}: nothing found")
         for check in shown:
             _print_check(check)

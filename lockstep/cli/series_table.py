@@ -104,8 +104,8 @@ def of_cluster(*, nodes: int, ranks: int, kinds: int, level: Level = FULL) -> in
     that Prometheus itself adds to each scrape.
     """
     pages = nodes * of_node(ranks=ranks, kinds=kinds, level=level)
-    judged = of_coordinator(runs=1) + SUSPECTS_MAX * _SUSPECT_SERIES
-    return pages + judged + recorded(nodes=nodes, ranks=ranks, kinds=kinds, level=level) + (nodes + 1) * SCRAPE_SERIES
+    pages += of_coordinator(runs=1) + SUSPECTS_MAX * _SUSPECT_SERIES
+    return pages + recorded(nodes=nodes, ranks=ranks, kinds=kinds, level=level) + (nodes + 1) * SCRAPE_SERIES
 
 
 def rows() -> Sequence[tuple[str, ...]]:

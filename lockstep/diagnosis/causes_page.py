@@ -20,7 +20,7 @@ _HEADING = """\
 this page.
 
 The causes are those of Hermes (USENIX ATC'25, tables 2 to 4) and, inside an operator, of the component roofline (ASPLOS
-2025). A rule returns findings, or the reason why it could not judge. The share of a bottleneck is its share of Hermes'
+2025). A rule returns findings, or why it could not be evaluated. The share of a bottleneck is its share of Hermes'
 135 cases. In the tables of limits, "own" marks a limit of this project and is followed by its reason.
 
 The column "removes" states which part of the cost a remedy removes. Remedies other than "unknown" have a predicted

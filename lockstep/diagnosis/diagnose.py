@@ -262,11 +262,11 @@ def _from_collectives(case: _Case) -> Diagnosis:
             case.excess_seconds,
         )
     worst = shared[0]
-    judged_case = case if worst.slow_link else replace(case, excess_seconds=0.0)  # no slow link: no gain to promise
+    gain_case = case if worst.slow_link else replace(case, excess_seconds=0.0)  # no slow link: no gain to promise
     others = (worst.name, WAIT_NAME)
     operators = [node for node in case.suspect.tree if node.kind == COMMUNICATION_KIND and node.name not in others]
     operator = max(operators, key=lambda node: node.total_ns).name if operators else ""
-    judged = (
+    conclusion = (
         f"even the shortest is longer: the link of rank {case.suspect.rank} is slow"
         if worst.slow_link
         else "the shortest are alike: the time is waiting, not transfer"
@@ -275,8 +275,8 @@ def _from_collectives(case: _Case) -> Diagnosis:
         function=worst.name,
         operator=operator,
         path=[worst.name],
-        evidence=[*(each.sentence(case.suspect, case.peers) for each in shared), judged],
-        advice=_advice(judged_case, worst.name, operator, [], None),
+        evidence=[*(each.sentence(case.suspect, case.peers) for each in shared), conclusion],
+        advice=_advice(gain_case, worst.name, operator, [], None),
         confidence=MEDIUM if worst.slow_link else LOW,
     )
 

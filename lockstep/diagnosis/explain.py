@@ -252,10 +252,10 @@ def _localised(captured: Sequence[TraceSummary]) -> list[Finding]:
     patterns = {each.rank: patterns_of(each.patterns) for each in captured if each.patterns is not None}
     if not any(each.kind == FunctionClass.COMPUTE for reported in patterns.values() for each in reported.patterns):
         return []
-    judged = findings_of(localise(gather(patterns)))
+    localised = findings_of(localise(gather(patterns)))
     steps = max((summary.steps for summary in captured), default=1)
     return [
         replace(each, lost_ns=None if each.lost_ns is None else each.lost_ns // steps)
-        for each in (judged if isinstance(judged, list) else [])
+        for each in (localised if isinstance(localised, list) else [])
         if not is_own(each.subject)
     ]

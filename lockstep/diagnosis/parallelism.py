@@ -34,19 +34,19 @@ def find_poor_overlap(
     the ranks' collectives were matched. `steps` are the marked steps of each rank; the finding states in how many it
     occurs.
     """
-    judged = {rank: each for rank, each in by_rank.items() if each.window_ns > 0}
-    if not any(each.communication_active_ns for each in judged.values()):
+    measured = {rank: each for rank, each in by_rank.items() if each.window_ns > 0}
+    if not any(each.communication_active_ns for each in measured.values()):
         return NotEvaluated(rule=POOR_OVERLAP, reason=f"no communication in the windows of {len(by_rank)} ranks")
-    ratio = median(each.compute_communication_overlap_ratio for each in judged.values())
+    ratio = median(each.compute_communication_overlap_ratio for each in measured.values())
     hideable_ns = {
         rank: min(each.compute_ns, each.communication_ns, transmission_ns.get(rank, each.communication_ns))
-        for rank, each in judged.items()
+        for rank, each in measured.items()
     }
-    rank = min(judged, key=lambda each: hideable_ns[each] / judged[each].window_ns)
-    least, gain_ratio = judged[rank], hideable_ns[rank] / judged[rank].window_ns
+    rank = min(measured, key=lambda each: hideable_ns[each] / measured[each].window_ns)
+    least, gain_ratio = measured[rank], hideable_ns[rank] / measured[rank].window_ns
     if ratio >= OVERLAP_RATIO.value or gain_ratio < WORTH_RATIO.value:
         return []
-    among = f" (median of {len(judged)} ranks)" if len(judged) > 1 else ""
+    among = f" (median of {len(measured)} ranks)" if len(measured) > 1 else ""
     overlapping = f"computation overlaps communication for {ratio:.1%} of the step{among}"
     alone = f"on rank {rank} computation alone takes {ms(least.compute_ns)}"
     known_ns = transmission_ns.get(rank)
@@ -56,7 +56,7 @@ def find_poor_overlap(
         Finding(
             bottleneck=PARALLEL,
             cause=POOR_OVERLAP,
-            ranks=tuple(sorted(judged)),
+            ranks=tuple(sorted(measured)),
             evidence=(
                 f"{overlapping}, limit {OVERLAP_RATIO.value:.0%}",
                 f"{alone} and communication alone {ms(least.communication_ns)} of {ms(least.window_ns)}{waiting}",

@@ -28,7 +28,7 @@ _LAUNCHERS = (
     "<built-in function exec>",
     "<built-in method exec",
 )
-"""Frames that start a program; judged by name alone, so that all ranks lose the same ones."""
+"""Frames that start a program; evaluated by name alone, so that all ranks lose the same ones."""
 
 
 def summarise_trace(

@@ -46,9 +46,9 @@ def test_what_is_reported_is_limited():
         Finding(bottleneck="cpu", cause=f"c{n}", ranks=(2,), evidence=("x" * 10_000,) * 99, lost_ns=n)
         for n in range(100)
     ]
-    analysis = replace(analysis, findings=tuple(many), not_judged=(NotEvaluated(rule="a", reason="y" * 9_000),))
+    analysis = replace(analysis, findings=tuple(many), not_evaluated=(NotEvaluated(rule="a", reason="y" * 9_000),))
     summary = with_analysis(whole, analysis)
     assert len(summary.findings) == FINDINGS_MAX
     assert summary.findings[0].cause == "c99"
     assert max(len(sentence) for found in summary.findings for sentence in found.evidence) == SENTENCE_CHARS
-    assert summary.not_judged == {"a": "y" * SENTENCE_CHARS}
+    assert summary.not_evaluated == {"a": "y" * SENTENCE_CHARS}

@@ -80,14 +80,14 @@ def test_the_order_of_the_ranks_does_not_matter():
 def test_what_all_ranks_have_is_reported_once():
     """Four ranks without garbage collections recorded: one refusal with all of them."""
     cluster = analyse_cluster(analyses())
-    assert [each.ranks for each in cluster.not_judged if each.rule == "gc"] == [RANKS]
+    assert [each.ranks for each in cluster.not_evaluated if each.rule == "gc"] == [RANKS]
 
 
 def test_one_rank_is_a_cluster_as_well():
-    """Nothing to compare with: no waiting is judged, and the summary states that."""
+    """Nothing to compare with: no waiting is evaluated, and the summary states that."""
     cluster = analyse_cluster(analyses()[:1])
     assert cluster.groups == ()
-    assert "waiting in collectives" in {each.rule for each in cluster.not_judged}
+    assert "waiting in collectives" in {each.rule for each in cluster.not_evaluated}
 
 
 def test_collectives_have_their_bandwidth():

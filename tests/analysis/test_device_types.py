@@ -22,7 +22,9 @@ def analyses(devices, **options):
 
 
 def notes(cluster):
-    return [(each.ranks, each.reason) for each in cluster.not_judged if "compared with each other only" in each.reason]
+    return [
+        (each.ranks, each.reason) for each in cluster.not_evaluated if "compared with each other only" in each.reason
+    ]
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_a_host_function_of_one_of_few_ranks_is_no_difference(groups):
     assert holds(finding(0, cause=SLOW_DEVICE), groups)
 
 
-def test_slow_collectives_are_judged_by_themselves():
+def test_slow_collectives_are_evaluated_by_themselves():
     """A collective that is slow on some ranks is no behaviour of these ranks."""
     assert holds(finding(1, cause=SLOW_COLLECTIVE), [waiting(25, 30, 25, 20)])
 
@@ -136,7 +136,7 @@ def test_a_collective_that_usually_takes_as_long_is_not_slow():
 
 
 @pytest.mark.parametrize(("first_ns", "second_ns", "holding"), [(0, 0, False), (300_000, 0, True), (0, 300_000, True)])
-def test_a_collective_of_several_groups_is_judged_in_each(first_ns, second_ns, holding):
+def test_a_collective_of_several_groups_is_evaluated_in_each(first_ns, second_ns, holding):
     """Pairs of two pipeline stages: the ranks named are one of each, and no group has both."""
     pairs = [
         waiting(50, 50, transmits_ns=[(500_000, 500_000 + longer_ns)] * 3, first=first)
@@ -156,7 +156,7 @@ def test_trifles_are_left_out():
 
 
 def test_time_in_no_call_is_no_function():
-    """On all ranks alike it states that stacks were not recorded; the call trees judge it where ranks wait for it."""
+    """On all ranks alike it states that stacks were not recorded; the call trees evaluate it where ranks wait for it."""
     assert not holds(finding(1, subject=OUTSIDE), [waiting(5, 90, 3, 2)])
     assert not holds(finding(0, 1, 2, 3, subject=OUTSIDE), [])
     assert holds(finding(1, subject=OUTSIDE), [], ranks=MANY)

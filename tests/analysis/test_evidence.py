@@ -72,7 +72,7 @@ def test_the_call_trees_that_are_compared_carry_what_the_node_counted(job):
     analysis = analyse_paths([job], partial(run_here, processes=1))
     assert [each.calls.host for each in analysis.cluster.ranks] == [HOST] * RANKS
     assert len(analysis.cluster.ranks) == RANKS  # samples are no traces
-    assert not any(each.rule == CONTENTION for rank in analysis.cluster.ranks for each in rank.not_judged)
+    assert not any(each.rule == CONTENTION for rank in analysis.cluster.ranks for each in rank.not_evaluated)
 
 
 def test_a_limit_of_the_control_group_is_reported_from_the_samples_file(job):
@@ -83,7 +83,7 @@ def test_a_limit_of_the_control_group_is_reported_from_the_samples_file(job):
     samples_path(job / "rank1.json.gz").unlink()
     cluster = analyse_paths([job], partial(run_here, processes=1)).cluster
     assert [(each.cause, each.ranks) for each in cluster.findings] == [(CONTENTION, (CULPRIT,))]
-    unsampled = [each.rank for each in cluster.ranks if CONTENTION in {rule.rule for rule in each.not_judged}]
+    unsampled = [each.rank for each in cluster.ranks if CONTENTION in {rule.rule for rule in each.not_evaluated}]
     assert unsampled == [1]
     sent = summarise(job / slow, run="r", node="n", rank=CULPRIT, request_id=1, steps=STEPS)
     (found,) = [each for each in sent.findings if each.cause == CONTENTION]

@@ -50,7 +50,7 @@ def noisy(functions, seed=7):
         EMPTY,
         tree=tree,
         findings=findings,
-        not_judged={words(source, 30): words(source, 300) for _ in range(16)},
+        not_evaluated={words(source, 30): words(source, 300) for _ in range(16)},
         path=[(words(source, 256), "host", at) for at in range(12)],
         collectives={words(source, 200): [1, 2, 3] for _ in range(32)},
         omitted={"findings": 90},
@@ -67,7 +67,7 @@ def test_names_that_pack_badly_fit(functions):
     assert found.findings
     assert [each.cause for each in found.findings] == [f"c{at}" for at in range(len(found.findings))]
     assert found.omitted["findings"] == 90 + 8 - len(found.findings)
-    assert found.omitted.get("not_judged", 0) + len(found.not_judged) == 16
+    assert found.omitted.get("not_evaluated", 0) + len(found.not_evaluated) == 16
     assert found.omitted_nodes + len(found.tree) == len(summary.tree)
     assert [each.name for each in found.tree] == [each.name for each in summary.tree[: len(found.tree)]]
     decoded = patterns_of(found.patterns)
@@ -80,7 +80,7 @@ def test_names_that_pack_badly_fit(functions):
 def test_what_fits_is_left_whole():
     """Nothing is cut without need, and nothing counted."""
     summary, patterns = noisy(5)
-    small = replace(summary, findings=summary.findings[:1], not_judged={}, collectives={}, omitted={})
+    small = replace(summary, findings=summary.findings[:1], not_evaluated={}, collectives={}, omitted={})
     found = fitted(small, patterns)
     assert replace(found, patterns=None) == small
     assert len(patterns_of(found.patterns).patterns) == 5
@@ -99,7 +99,7 @@ def test_small_functions_go_before_findings():
     """Where functions alone are too many, nothing else is cut."""
     summary, patterns = noisy(3000)
     lean = replace(
-        summary, tree=summary.tree[:3], findings=summary.findings[:2], not_judged={}, collectives={}, path=[]
+        summary, tree=summary.tree[:3], findings=summary.findings[:2], not_evaluated={}, collectives={}, path=[]
     )
     found = fitted(lean, patterns)
     assert replace(found, patterns=None) == lean

@@ -25,7 +25,7 @@ def drops(found):
 
 
 def refused(found):
-    return [each["rule"] for each in found["not_judged"] if each["rule"] == "frequency_drop"]
+    return [each["rule"] for each in found["not_evaluated"] if each["rule"] == "frequency_drop"]
 
 
 def recording(folder, mhz=None):

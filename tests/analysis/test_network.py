@@ -50,7 +50,7 @@ def found(folder):
 def refused(folder):
     return [
         (each["ranks"], each["reason"])
-        for each in summary(folder)["not_judged"]
+        for each in summary(folder)["not_evaluated"]
         if each["rule"] == "network_configuration"
     ]
 
@@ -64,7 +64,7 @@ def test_nothing_gives_a_kind(tmp_path):
 
 
 def test_facts_of_the_ranks_host(tmp_path):
-    """The doctor's facts of one of two hosts: its ranks are judged, of the others it states that nothing is known."""
+    """The doctor's facts of one of two hosts: its ranks are evaluated, of the others it states that nothing is known."""
     job(tmp_path, ("node1.example", "node1.example", "node2", "node2"))
     (tmp_path / "node1.json").write_text(facts("node1", BAD))
     assert found(tmp_path) == [("NCCL_IB_DISABLE", [0, 1])]

@@ -67,7 +67,7 @@ def test_a_part_that_refuses_costs_nothing_else():
     samples = Samples(start_ns=BASE_NS, period_ns=MS, values=np.full(300, -1.0), peak=1.0)
     part = analyse_rank(columns, rank=0, evidence=Evidence(samples={Resource.SM: samples}))
     assert part.patterns is None
-    assert [each.reason for each in part.not_judged if each.rule == "patterns"] == [
+    assert [each.reason for each in part.not_evaluated if each.rule == "patterns"] == [
         "reading in samples of sm, sample 0: got -1.0, expected 0 to 2 times the peak of 1"
     ]
     assert (part.path, part.breakdown, part.findings) == (whole.path, whole.breakdown, whole.findings)
@@ -80,7 +80,7 @@ def test_evidence_of_the_node_reaches_its_rule():
         ("cpu_contention", (1,))
     ]
     without = analyse_rank(rank_columns(1), rank=1)
-    assert "cpu_contention" in {each.rule for each in without.not_judged}
+    assert "cpu_contention" in {each.rule for each in without.not_evaluated}
 
 
 ODD = {
@@ -106,7 +106,7 @@ def test_odd_traces_are_analysed(events):
     assert analysis.breakdown.window_ns == analysis.length_ns
     if analysis.length_ns:
         assert len(sums(analysis)) == 1
-    assert analysis.not_judged
+    assert analysis.not_evaluated
     analyse_cluster([analysis])
 
 
@@ -142,7 +142,7 @@ def test_traces_of_chance_are_analysed(seed):
     analyse_cluster(analyses)
 
 
-def test_the_vendors_links_are_judged():
+def test_the_vendors_links_are_evaluated():
     """A rank's communication.json gives transmission times and what its links give, under the rank's number.
 
     Contention needs to know when the rank computes.
@@ -153,7 +153,7 @@ def test_the_vendors_links_are_judged():
     assert len(with_collectives.vendor_collectives) > 0
     assert with_collectives.vendor_collectives.rank == 0
     unknown = with_communication(replace(plain, computing=None), communication)
-    refused = {each.rule for each in unknown.not_judged} - {each.rule for each in with_collectives.not_judged}
+    refused = {each.rule for each in unknown.not_evaluated} - {each.rule for each in with_collectives.not_evaluated}
     assert refused == {"communication_contention"}
 
 

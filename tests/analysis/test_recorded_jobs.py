@@ -161,7 +161,7 @@ def test_host_backends_have_no_poor_overlap():
     """Their collectives take the cores that compute: hiding one behind the other would gain nothing for free."""
     found = analyse_paths([JOBS / "healthy"], partial(run_here, processes=1)).cluster
     assert found.findings == ()
-    assert "poor_overlap" in {each.rule for each in found.not_judged}
+    assert "poor_overlap" in {each.rule for each in found.not_evaluated}
 
 
 def test_a_fault_is_found_in_every_step():

@@ -77,4 +77,4 @@ def test_one_rank_alone_is_compared_with_nothing():
     """What takes long on one rank may be the training itself: no function of it is called slow."""
     found = analyse_cluster([analyse_rank(rank_columns(0, slept_ms={0: 40}), rank=0)])
     assert not {each.cause for each in found.findings} & {"slow_function", "slow_device", "slow_collective"}
-    assert any("compared with nothing" in each.reason for each in found.not_judged)
+    assert any("compared with nothing" in each.reason for each in found.not_evaluated)

@@ -114,7 +114,7 @@ def test_two_ranks_of_ascend_with_their_tables_alone():
     for rank in found["ranks"]:
         assert rank["breakdown"]["host_ns"] == 0
         assert sum(each["ns"] for each in rank["critical_path"]) == rank["window_ns"]
-    assert "waiting for transmission" not in {each["rule"] for each in found["not_judged"]}
+    assert "waiting for transmission" not in {each["rule"] for each in found["not_evaluated"]}
 
 
 @pytest.mark.parametrize("path", SHARED_TRACES, ids=[f"{each.parent.name}/{each.name}" for each in SHARED_TRACES])
@@ -129,17 +129,19 @@ def test_every_recordings_summary_travels_in_ten_kilobytes(path):
 
 
 def test_recorded_clocks_are_healthy():
-    """Both Ascend ranks keep 1800 MHz: judged, and nothing found."""
+    """Both Ascend ranks keep 1800 MHz: evaluated, and nothing found."""
     found = summary(SHARED_ASCEND / "msinsight" / "level0")
     assert "frequency_drop" not in {each["cause"] for each in found["findings"]}
-    assert "frequency_drop" not in {each["rule"] for each in found["not_judged"]}
+    assert "frequency_drop" not in {each["rule"] for each in found["not_evaluated"]}
 
 
 def test_recorded_groups_and_settings():
     """The only group of four is data parallel; Ascend's metadata shows which variables are not set, gloo's nothing."""
     (group,) = summary(SHARED / "torch_cpu" / "healthy")["groups"]
     assert group["kind"] == "dp"
-    assert "network_configuration" in {each["rule"] for each in summary(SHARED / "torch_cpu" / "healthy")["not_judged"]}
+    assert "network_configuration" in {
+        each["rule"] for each in summary(SHARED / "torch_cpu" / "healthy")["not_evaluated"]
+    }
     found = summary(SHARED_ASCEND / "msinsight" / "level0")
-    assert "network_configuration" not in {each["rule"] for each in found["not_judged"]}
+    assert "network_configuration" not in {each["rule"] for each in found["not_evaluated"]}
     assert "network_configuration" not in {each["cause"] for each in found["findings"]}

@@ -17,7 +17,7 @@ from tests.trace.made import columns_of, made
 RANK_KEYS = {
     *("rank", "host", "path", "vendor", "devices", "window_ns", "steps", "breakdown", "steps_breakdown"),
     *("critical_path", "critical_path_guessed_ratio", "collectives", "patterns", "roofline", "components"),
-    *("findings", "not_judged", "trace_bytes", "event_count", "dropped_count"),
+    *("findings", "not_evaluated", "trace_bytes", "event_count", "dropped_count"),
 }
 BREAKDOWN_KEYS = {
     *("compute_ns", "communication_ns", "host_ns", "memory_ns", "overlap_ns", "free_ns"),
@@ -40,7 +40,7 @@ def test_the_whole_is_json(summary):
     """No NaN, no infinity, nothing but JSON's types; the keys are those that a report reads."""
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
     assert summary.keys() == {
-        *("format", "tool", "ranks", "collectives", "groups", "localisation", "findings", "not_judged", "skipped")
+        *("format", "tool", "ranks", "collectives", "groups", "localisation", "findings", "not_evaluated", "skipped")
     }
     assert summary["format"] == 1
     assert summary["skipped"] == [{"path": "x.json", "error": "it is none"}]
@@ -102,13 +102,13 @@ def test_long_lists_are_cut_and_still_sum():
 
 
 def test_a_trace_without_work_has_nulls_not_zeros():
-    """What could not be judged is null or empty, and the reason is there."""
+    """What could not be evaluated is null or empty, and the reason is there."""
     analysis = analyse_rank(columns_of([made("x", ANNOTATION, 1, 0, 0)]), rank=0)
     summary = summary_of(analyse_cluster([analysis]), {}, [])
     (rank,) = summary["ranks"]
     assert (rank["window_ns"], rank["critical_path"], rank["patterns"], rank["roofline"]) == (0, [], [], None)
     assert (rank["critical_path_guessed_ratio"], rank["components"]) == (None, None)
-    assert [each["rule"] for each in rank["not_judged"]] == ["all rules"]
+    assert [each["rule"] for each in rank["not_evaluated"]] == ["all rules"]
 
 
 def test_many_ranks_have_fewer_patterns_each():

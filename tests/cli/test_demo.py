@@ -15,7 +15,7 @@ from rich.console import Console
 from coordinator.settings.config import CoordinatorConfig
 from exporter.config import ExporterConfig
 from lockstep.cli.demo import session
-from lockstep.cli.demo.demo_verdict import agent_implementation, agent_seconds, agent_share, judge
+from lockstep.cli.demo.demo_verdict import agent_implementation, agent_seconds, agent_share, make_verdict
 from lockstep.cli.demo.view import DemoView, draw_verdict, print_verdict
 from tests.support.servers import free_port
 
@@ -119,7 +119,7 @@ def test_an_exporter_that_does_not_answer_costs_the_share_alone():
 
 
 def verdict_of(incidents, fault="compute", state=None):
-    return judge(incidents, run="demo", fault=fault, rank=2, fault_step=60, steps=90, healthy=0.05, state=state)
+    return make_verdict(incidents, run="demo", fault=fault, rank=2, fault_step=60, steps=90, healthy=0.05, state=state)
 
 
 @pytest.mark.parametrize(

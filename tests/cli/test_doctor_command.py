@@ -15,7 +15,7 @@ def write(path, **changed):
     return str(path)
 
 
-def test_this_node_is_judged(capsys):
+def test_this_node_is_evaluated(capsys):
     """Every check has its line; the status shows whether one warns."""
     end = main(["doctor"])
     output = capsys.readouterr().out

@@ -47,7 +47,7 @@ FULL = replace(
         omitted_beta_ppm=7,
     ),
     findings=[Finding(bottleneck="cpu", cause="gc", ranks=(3,), subject="main", evidence=("5 ms",), lost_ns=5)],
-    not_judged={"gc": "no samples"},
+    not_evaluated={"gc": "no samples"},
     omitted={"findings": 4},
     step_ns=[60, 40],
     host=HostSpan(span_ns=5, cores=2, busiest=[("x", 0.5)]),

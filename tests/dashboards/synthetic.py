@@ -127,10 +127,10 @@ def _host(rank):
 
 def _targets(metric: Metric, labels):
     """Return the targets that have a series; of what every process exports, one of another process as well."""
-    judged = {"job": "lockstep-coordinator", "instance": "head:9856"}
+    evaluated = {"job": "lockstep-coordinator", "instance": "head:9856"}
     measured = {"job": "lockstep-exporter", "instance": f"{_host(labels.get('rank', 0))}:9855"}
     others = {"job": "node", "instance": "node1:9100"}
-    return {"coordinator": [judged], "exporter": [measured], "both": [measured, judged, others]}[metric.source]
+    return {"coordinator": [evaluated], "exporter": [measured], "both": [measured, evaluated, others]}[metric.source]
 
 
 def _series(metric: Metric, start):

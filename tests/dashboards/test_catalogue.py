@@ -244,15 +244,17 @@ def test_a_query_states_its_interval(name, panel, target):
 
 
 def test_every_kind_of_fact_is_shown():
-    """Each metric that judges a run is on some panel, so that nothing is measured for no one."""
+    """Each metric that evaluates a run is on some panel, so that nothing is measured for no one."""
     shown = {re.sub(r"_bucket\Z", "", s.metric) for _, _, t in TARGETS for s in parse(expression(t)).selectors}
-    judged = {name for name in BY_NAME if name.startswith(("lockstep_run_", "lockstep_suspect_", "lockstep_incident_"))}
+    evaluated = {
+        name for name in BY_NAME if name.startswith(("lockstep_run_", "lockstep_suspect_", "lockstep_incident_"))
+    }
     elsewhere = {
         "lockstep_run_fluctuating",  # an input of the alerts; the state shows it to a person
         "lockstep_run_step",  # an index; its rate is the panel Steps
         "lockstep_run_suspects_omitted",  # in the alert's description
     }
-    assert judged - shown == elsewhere
+    assert evaluated - shown == elsewhere
     assert len(DOMAIN_KINDS) <= 8  # the panels by kind of domain stay readable
 
 

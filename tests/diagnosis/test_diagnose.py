@@ -159,7 +159,7 @@ def test_without_a_suspect_there_is_advice_but_no_function(cause):
 
 
 @pytest.mark.parametrize("cause", ["compute", "host", "link", "unknown"])
-def test_without_peers_work_cannot_be_judged(cause):
+def test_without_peers_work_cannot_be_evaluated(cause):
     """What is long is not therefore slow."""
     found = _diagnose(_job(2, _attention(30)), summary(1, error="lost"), cause=cause)
     assert (found.function, found.confidence) == (INSUFFICIENT, "low")

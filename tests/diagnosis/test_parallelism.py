@@ -68,7 +68,7 @@ def test_a_finding_states_in_how_many_steps_it_occurs():
     assert finding.steps is None
 
 
-def test_without_communication_nothing_is_judged():
+def test_without_communication_nothing_is_evaluated():
     """One rank alone has nothing to overlap; nor has an empty window."""
     for by_rank in ({0: _breakdown(9000, 0, 0, 1000)}, {0: _breakdown(0, 0, 0)}, {}):
         answer = find_poor_overlap(by_rank)

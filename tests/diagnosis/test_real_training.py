@@ -29,7 +29,7 @@ def job(tmp_path_factory):
         for rank, fault in enumerate(FAULTS)
     }
 
-    def judge(fault, cause):
+    def evaluate(fault, cause):
         return diagnose(
             cause=cause,
             suspect=ranks[fault],
@@ -38,8 +38,8 @@ def job(tmp_path_factory):
             excess_seconds=seconds[fault] - seconds["none"],
         )
 
-    judge.ranks = ranks
-    return judge
+    evaluate.ranks = ranks
+    return evaluate
 
 
 def _function(diagnosis):

@@ -121,7 +121,7 @@ def test_time_in_no_call_counts_as_well():
 
 @pytest.mark.parametrize(("steps", "peers"), [(2, 3), (4, 0)])
 def test_too_little_shows_nothing(steps, peers):
-    """Two steps do not show what comes back; without peers no step can be judged."""
+    """Two steps do not show what comes back; without peers no step can be evaluated."""
     suspect, others = calls(2, [[90, 20]] * steps), [calls(rank, [[10, 20]] * steps) for rank in range(peers)]
     assert steady_captures(suspect, others) is None
     assert recurring_steps(suspect, others, ["forward"]) is None

@@ -138,7 +138,7 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(sorted(HEALTHY)), JSON | st.dictionaries(st.sampled_from(
     ["count", "governors", "42", "quota_cpus", "open_files", "OMP_NUM_THREADS", "total_bytes"]), JSON)))  # fmt: skip
-def test_facts_of_any_form_are_judged(facts):
+def test_facts_of_any_form_are_evaluated(facts):
     """A file may hold anything: every check gives a verdict."""
     checks = check_all(facts)
     assert len(checks) == len(CHECKS)

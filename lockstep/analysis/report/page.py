@@ -5,7 +5,7 @@ from typing import Any
 from lockstep.analysis.pictures import Pictures
 from lockstep.analysis.report.sections.behaviour import behaviour
 from lockstep.analysis.report.sections.breakdown import breakdown
-from lockstep.analysis.report.sections.gaps import definitions, not_judged, skipped
+from lockstep.analysis.report.sections.gaps import definitions, not_evaluated, skipped
 from lockstep.analysis.report.sections.localisation import localisation
 from lockstep.analysis.report.sections.path import critical_path
 from lockstep.analysis.report.sections.remedies import advice, findings
@@ -28,7 +28,7 @@ SECTIONS = {
     "rooflines": ("rooflines", rooflines),
     "patterns": ("patterns", behaviour),
     "localisation": ("localisation", localisation),
-    "not-judged": ("not judged", not_judged),
+    "not-evaluated": ("not evaluated", not_evaluated),
     "skipped": ("skipped", skipped),
     "definitions": ("definitions", definitions),
 }

@@ -120,14 +120,14 @@ class Summary:
     collectives: tuple[dict[str, Any], ...]
     localisation: tuple[dict[str, Any], ...]
     findings: tuple[dict[str, Any], ...]
-    not_judged: tuple[dict[str, Any], ...]
+    not_evaluated: tuple[dict[str, Any], ...]
     skipped: tuple[dict[str, Any], ...]
 
 
 def summary_of(summary: dict[str, Any]) -> Summary:
     """Return the summary with types."""
     found = [rank for each in reading.records(summary.get("ranks")) if (rank := _rank(each)) is not None]
-    lists = ("groups", "collectives", "localisation", "findings", "not_judged", "skipped")
+    lists = ("groups", "collectives", "localisation", "findings", "not_evaluated", "skipped")
     return Summary(
         tool=reading.text(summary.get("tool")) or "lockstep analyze",
         ranks=tuple(sorted(found, key=lambda rank: rank.number)),

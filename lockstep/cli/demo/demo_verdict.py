@@ -81,7 +81,7 @@ class DemoVerdict:
         return asdict(self)
 
 
-def judge(
+def make_verdict(
     incidents: list[dict[str, Any]],
     *,
     run: str,

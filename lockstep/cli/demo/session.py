@@ -21,7 +21,7 @@ from lockstep.cli.demo.demo_verdict import (
     agent_implementation,
     agent_seconds,
     agent_share,
-    judge,
+    make_verdict,
 )
 from lockstep.cli.demo.view import DemoView, draw_verdict, print_verdict
 from lockstep.cli.services_command import first_leaf
@@ -117,7 +117,7 @@ class _Session:
                     stop.set()
         finally:
             shutil.rmtree(root, ignore_errors=True)
-        return judge(
+        return make_verdict(
             self.incidents,
             run=RUN,
             fault=self.fault,

@@ -134,7 +134,7 @@ def print_verdict(console: Console, verdict: DemoVerdict) -> None:
         for number, advice in enumerate(verdict.advice):
             table.add_row("" if number else "advice", _advice(advice))
         console.print(table)
-    console.print(f"Injected: {_injected(verdict)}. The verdict is {_judgement(verdict)}.")
+    console.print(f"Injected: {_injected(verdict)}. The verdict is {_outcome(verdict)}.")
     if verdict.agent_share_ratio is not None:
         console.print(_agent_cost(verdict.agent_share_ratio, verdict.agent_capture_seconds))
 
@@ -159,7 +159,7 @@ def _injected(verdict: DemoVerdict) -> str:
     return "no fault" if verdict.fault == "none" else f"SIGINT to the job after step {verdict.fault_step}"
 
 
-def _judgement(verdict: DemoVerdict) -> str:
+def _outcome(verdict: DemoVerdict) -> str:
     if verdict.correct:
         return "right"
     expected = EXPECTED[verdict.fault]

@@ -143,7 +143,7 @@ class TraceSummary:
     """Behaviour patterns, None without a trace (`trace.patterns.table`)."""
     findings: Annotated[list[Finding], Length(SUMMARY_ENTRIES_MAX)] = field(default_factory=list)
     """Findings from the rank's trace alone, without advice, which the coordinator adds."""
-    not_judged: Annotated[dict[SummaryText, SummaryText], Length(SUMMARY_ENTRIES_MAX)] = field(default_factory=dict)
+    not_evaluated: Annotated[dict[SummaryText, SummaryText], Length(SUMMARY_ENTRIES_MAX)] = field(default_factory=dict)
     """Rules that could not be evaluated, and why."""
     omitted: Annotated[dict[Name, Count], Length(SUMMARY_ENTRIES_MAX)] = field(default_factory=dict)
     """How many entries of a list were left out, by the list's name: the least important ones."""

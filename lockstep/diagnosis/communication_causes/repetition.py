@@ -33,7 +33,7 @@ class Repetition(NamedTuple):
         return len(self.caused_TR)
 
     @property
-    def is_judged(self) -> bool:
+    def has_enough_steps(self) -> bool:
         """Whether there are enough steps to detect repetition."""
         return self.steps >= REPEATED_STEPS.value
 
@@ -70,7 +70,7 @@ class Repetition(NamedTuple):
 
         False with too few steps.
         """
-        if not self.is_judged:
+        if not self.has_enough_steps:
             return False
         if self.margin(ranks) < SPREADS.value or self.worst_ratio(ranks) > WORST_STEP.value:
             return True

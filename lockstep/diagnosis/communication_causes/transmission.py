@@ -21,8 +21,8 @@ def evaluate_transmission(table: CollectiveTable, window_ns: int) -> list[Findin
     if not len(table) or not (table.transit_ns > 0).any():
         return NotEvaluated(rule=rule, reason="the traces do not distinguish transmission from waiting")
     groups = ((group, table.transit_ns[table.rows_of(group)]) for group in dict.fromkeys(table.groups))
-    judged = (_slow_transmission(group, transit, table.ranks, window_ns) for group, transit in groups)
-    return [finding for finding in judged if finding is not None]
+    found = (_slow_transmission(group, transit, table.ranks, window_ns) for group, transit in groups)
+    return [finding for finding in found if finding is not None]
 
 
 def _slow_transmission(

@@ -6,7 +6,7 @@ inputs, and returns findings or `NotEvaluated`. `evaluate_host` runs all rules. 
 
 from lockstep.diagnosis.host_causes.collection import Collection
 from lockstep.diagnosis.host_causes.data import LoaderSamples
-from lockstep.diagnosis.host_causes.judge import HostCauses, evaluate_host
+from lockstep.diagnosis.host_causes.host_rules import HostCauses, evaluate_host
 from lockstep.diagnosis.host_causes.view import HostView, view_host
 
 __all__ = [

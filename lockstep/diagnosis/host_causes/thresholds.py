@@ -123,4 +123,4 @@ BY_CAUSE: Mapping[str, tuple[str, ...]] = {
     "gc": ("GC_NS", "GC_RATIO", "GAP_NS", "GAP_MOST_NS", "GAP_EVENTS", "GAP_BUSY_RATIO"),
     "cpu_contention": ("RUN_QUEUE_RATIO", "THROTTLED_RATIO", "OTHERS_RATIO"),
 }
-"""The limits by which each cause is judged, as names of this module; docs/causes.md is rendered from it."""
+"""The limits by which each cause is evaluated, as names of this module; docs/causes.md is rendered from it."""

@@ -89,7 +89,7 @@ def evaluate_robust(
 ) -> tuple[AbnormalWorkers, list[Reference]]:
     """Return what differs for one function, and the reference of each role; at least one worker.
 
-    `length` is `length_limit` of all patterns that are judged.
+    `length` is `length_limit` of all patterns that are evaluated.
     """
     matters_W = values_DW[BETA] > np.float32(MATTERING_BETA.value)
     unlike_W = np.zeros(len(matters_W), np.bool_)

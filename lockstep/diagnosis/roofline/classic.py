@@ -75,12 +75,12 @@ class OperatorPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rooflines:
-    """Points of one rank, longest first. `unjudged_ns` is device time by the reason why it has no point."""
+    """Points of one rank, longest first. `excluded_ns` is device time by the reason why it has no point."""
 
     device: str
     points: tuple[OperatorPoint, ...]
     device_ns: int
-    unjudged_ns: Mapping[str, int] = field(default_factory=dict)
+    excluded_ns: Mapping[str, int] = field(default_factory=dict)
 
 
 def classify(point: OperatorPoint, roof: Roof, utilisation: float) -> str:
@@ -101,9 +101,9 @@ def operator_rooflines(
     if not groups.total_ns:
         return NotEvaluated(rule=RULE, reason="the trace has no compute kernel on a device")
     device = device or (columns.metadata.devices[0] if columns.metadata.devices else "")
-    unjudged: dict[str, int] = defaultdict(int)
+    excluded: dict[str, int] = defaultdict(int)
     if groups.unattributed_ns:
-        unjudged[NO_OPERATOR] = groups.unattributed_ns
+        excluded[NO_OPERATOR] = groups.unattributed_ns
     outputs = convolution_outputs(columns)
     points = []
     rows = zip(
@@ -114,11 +114,11 @@ def operator_rooflines(
         point = _point(columns.names[name], text, outputs.get((name, shapes)), (calls, device_ns))
         point = point if isinstance(point, str) else _classified(replace(point, use=use), device, utilisation)
         if isinstance(point, str):
-            unjudged[point] += device_ns
+            excluded[point] += device_ns
         else:
             points.append(point)
     points.sort(key=lambda each: -each.device_ns)
-    return Rooflines(device=device, points=tuple(points), device_ns=groups.total_ns, unjudged_ns=dict(unjudged))
+    return Rooflines(device=device, points=tuple(points), device_ns=groups.total_ns, excluded_ns=dict(excluded))
 
 
 def by_operator(points: Iterable[OperatorPoint]) -> list[OperatorPoint]:

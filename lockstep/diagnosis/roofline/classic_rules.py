@@ -49,7 +49,7 @@ def evaluate_rooflines(rooflines: Rooflines | NotEvaluated, rank: int) -> list[F
 def _why_not(rooflines: Rooflines) -> str:
     if rooflines.points:
         return f"no vendor's peaks are known for the device {rooflines.device!r} in the formats of its operators"
-    parts = sorted(rooflines.unjudged_ns.items(), key=lambda each: -each[1])
+    parts = sorted(rooflines.excluded_ns.items(), key=lambda each: -each[1])
     return "; ".join(f"{ns / rooflines.device_ns:.0%} of the device's compute time: {why}" for why, ns in parts)
 
 

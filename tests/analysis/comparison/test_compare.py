@@ -161,7 +161,7 @@ def test_the_tolerance_is_a_choice():
     assert found(*jobs, tolerance=0.1) == {}
 
 
-def test_one_step_each_is_judged_by_a_wide_limit():
+def test_one_step_each_is_evaluated_by_a_wide_limit():
     """No one knows the noise of one step: a quarter more is let pass, twice as much is not."""
     assert found(Job(seed=1, steps=1), Job(seed=2, steps=1, operator_factor=1.2)) == {}
     assert ComparedQuantity(QuantityKind.KERNEL, "gemm_backward") in found(

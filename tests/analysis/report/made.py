@@ -113,7 +113,7 @@ def rank(number, chance, *, is_slow=False):
         "roofline": {"device": DEVICE, "roofs": _ROOFS, "points": [point(each, slow, chance) for each in _OPERATORS]},
         "components": None,
         "findings": [],
-        "not_judged": [{"rule": "frequency", "reason": "no clock was sampled", "ranks": [number]}],
+        "not_evaluated": [{"rule": "frequency", "reason": "no clock was sampled", "ranks": [number]}],
     }
 
 
@@ -250,7 +250,7 @@ def summary(ranks=8, *, slow=SLOW, seed=7):
             }
         ],
         "findings": [waiting, finding(ranks=(slow,)), small, bound],
-        "not_judged": [
+        "not_evaluated": [
             {"rule": "environment", "reason": "no self-test of the nodes was given", "ranks": []},
             {"rule": "frequency", "reason": "no clock was sampled", "ranks": list(range(8))},
         ],

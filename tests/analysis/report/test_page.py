@@ -207,9 +207,9 @@ def test_a_function_of_the_named_rank_alone_is_shown():
 
 
 def test_gaps_are_reported():
-    """What could not be judged is grouped over ranks; what was skipped has its reason."""
+    """What could not be evaluated is grouped over ranks; what was skipped has its reason."""
     document = page(made.summary())
-    assert "no clock was sampled0-7" in section(document, "not-judged").text
+    assert "no clock was sampled0-7" in section(document, "not-evaluated").text
     assert "got the end of the file" in section(document, "skipped").text
 
 

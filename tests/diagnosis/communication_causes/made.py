@@ -53,7 +53,7 @@ def job(arrivals_ns, transmission_ns, **more) -> list[RankCollectives]:
     ]
 
 
-def judged(table, window_ns, computing=()):
+def evaluated(table, window_ns, computing=()):
     """Return what the waiting in the collectives of a table shows; `computing` is by rank."""
     computing = dict(computing)
     hides = any(len(each.start_ns) for each in computing.values())

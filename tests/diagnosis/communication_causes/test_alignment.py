@@ -7,7 +7,7 @@ from lockstep.diagnosis.communication_causes.alignment import CollectiveSequence
 from lockstep.diagnosis.communication_causes.matching import match_collectives
 from lockstep.diagnosis.communication_causes.waiting import group_waiting
 from lockstep.trace.columns import ABSENT
-from tests.diagnosis.communication_causes.made import MS, judged, rank_of
+from tests.diagnosis.communication_causes.made import MS, evaluated, rank_of
 
 STEPS = 6
 STEP_NS = 100 * MS
@@ -73,7 +73,7 @@ def test_the_culprit_keeps_the_blame(changes, shared):
     table = match_collectives(ranks(changes, shared=shared, offsets=offsets))
     (waiting,) = group_waiting(table)
     assert waiting.caused_ns[CULPRIT] / waiting.caused_ns.sum() > 0.95
-    (found,) = judged(table, STEPS * STEP_NS)
+    (found,) = evaluated(table, STEPS * STEP_NS)
     assert found.ranks == (CULPRIT,)
     lost = sum(len(each.get("dropped", ())) + len(each.get("extra", ())) for each in changes.values())
     assert sum(table.left_out.values()) <= 3 * lost

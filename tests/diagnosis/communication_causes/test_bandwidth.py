@@ -55,7 +55,7 @@ def test_a_group_is_compared_with_those_that_do_the_same():
 
 
 def test_small_collectives_have_no_bandwidth():
-    """Their time is latency: without a large one there is nothing to judge."""
+    """Their time is latency: without a large one there is nothing to evaluate."""
     answer = evaluate_bandwidth(table_of(10 * MS, sizes=999_999), WINDOW_NS, {DP: 1e12})
     assert isinstance(answer, NotEvaluated)
     assert isinstance(evaluate_bandwidth(table_of(10 * MS), WINDOW_NS), NotEvaluated)
@@ -90,7 +90,7 @@ def test_contention_needs_both_kinds():
 
 
 def test_misaligned_sizes():
-    """9,724,160 and 8,196,000 bytes are no multiple of 512, 31,502,336 is; only HCCS is judged by it."""
+    """9,724,160 and 8,196,000 bytes are no multiple of 512, 31,502,336 is; only HCCS is evaluated by it."""
     part = rank_of(0, [(0, MS)] * 4, sizes=[9_724_160, 8_196_000, 31_502_336, ABSENT])
     assert misaligned(part).tolist() == [0, 1]
     (finding,) = find_misaligned(part, vendor="ascend")
@@ -144,7 +144,7 @@ def test_collectives_that_run_at_once_cannot_spare_more_than_they_run():
     assert finding.lost_ns == 20 * MS
 
 
-def test_unknown_sizes_are_not_judged():
+def test_unknown_sizes_are_not_evaluated():
     """Neither broadcasts nor collectives without bytes can be fused."""
     assert isinstance(find_small_messages(small(9, ABSENT, 10, 10), WINDOW_NS), NotEvaluated)
     assert isinstance(

@@ -56,8 +56,8 @@ def test_links_against_the_vendors_figure(rate, found):
         assert (answer[0].cause, answer[0].ranks, answer[0].subject) == ("slow_link", (4,), "HCCS")
 
 
-def test_the_sum_of_links_is_judged_alone_only():
-    """SDMA repeats HCCS: one finding, not two; alone it is judged itself."""
+def test_the_sum_of_links_is_evaluated_alone_only():
+    """SDMA repeats HCCS: one finding, not two; alone it is evaluated itself."""
     slow = 100 * MS, 50 * MS
     both = evaluate_links(transfers(("HCCS", *slow), ("SDMA", *slow)), WINDOW_NS)
     assert [each.subject for each in both] == ["HCCS"]

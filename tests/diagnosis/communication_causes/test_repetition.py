@@ -73,7 +73,7 @@ def test_a_rank_of_a_pair_is_late_by_about_as_much_in_each_step(later_ns, is_cha
     assert answer.is_chance([1]) is is_chance
 
 
-def test_two_slow_ranks_are_judged_together():
+def test_two_slow_ranks_are_evaluated_together():
     """They come last in turn, 40 ns after the two others, which are 2 ns apart: none alone, but both."""
     waited = np.array([[40.0, 0, 42, 3], [41, 4, 43, 0], [40, 0, 42, 2]])
     answer = repetition(np.array((50, 150, 250)), np.array([1, 3, 1]), waited, step_starts_ns_T=STEP_STARTS_NS)
@@ -88,7 +88,7 @@ def test_two_of_four_ranks_are_chance_where_a_third_is_blamed_as_well():
 
 
 def test_of_two_ranks_the_steps_have_the_spread():
-    """Of two ranks the other is alone: only how often and how evenly one is late can be judged."""
+    """Of two ranks the other is alone: only how often and how evenly one is late can be evaluated."""
     waited = np.array([[5.0, 0], [5, 0], [5, 0]])
     answer = repetition(np.array((50, 150, 250)), np.array([1, 1, 1]), waited, step_starts_ns_T=STEP_STARTS_NS)
     assert [answer.margin([rank]) for rank in range(2)] == [0, np.inf]

@@ -39,7 +39,7 @@ def test_ranks_that_differ():
     assert "Ring on 2 ranks; not set on 1 ranks" in finding.evidence[0]
 
 
-def test_nothing_given_is_not_judged():
+def test_nothing_given_is_not_evaluated():
     """Ranks without such variables are well; no environment at all is no evidence."""
     assert find_settings({0: {}, 1: {"HOME": "/"}}) == []
     assert isinstance(find_settings({}), NotEvaluated)

@@ -13,7 +13,7 @@ from lockstep.diagnosis.communication_causes.vendor_collectives import collectiv
 from lockstep.diagnosis.communication_causes.waiting import group_waiting
 from lockstep.trace.ascend.communication import load_communication
 from lockstep.trace.kineto.load import load_trace
-from tests.diagnosis.communication_causes.made import judged
+from tests.diagnosis.communication_causes.made import evaluated
 from tests.trace.traces import SHARED
 
 pytestmark = pytest.mark.shared
@@ -36,7 +36,7 @@ def test_the_slow_rank_has_the_shortest_collectives(shared):
     table = replace(table, clock_is_shared=shared)
     (waiting,) = group_waiting(table)
     assert waiting.duration_ns.argmin() == 2
-    (finding,) = judged(table, window_ns)
+    (finding,) = evaluated(table, window_ns)
     assert finding.ranks == (2,)
     assert 50 * MS < finding.lost_ns < 70 * MS
 
@@ -47,7 +47,7 @@ def test_the_healthy_recording_has_no_finding():
     parts = {rank: collectives_of(columns, rank=rank) for rank, columns in found.items()}
     table = match_collectives(list(parts.values()))
     assert len(table) == 25
-    assert judged(table, window_ns, {rank: computing(columns) for rank, columns in found.items()}) == []
+    assert evaluated(table, window_ns, {rank: computing(columns) for rank, columns in found.items()}) == []
     assert [find_small_messages(part, window_ns, steps=5) for part in parts.values()] == [[]] * len(parts)
 
 
@@ -81,4 +81,4 @@ def test_two_ranks_of_a_pipeline_on_ascend():
     table = match_collectives(parts)
     assert len(table) == 24
     assert rates == pytest.approx([18.83, 18.76], abs=0.01)
-    assert judged(table, 200 * MS) == []
+    assert evaluated(table, 200 * MS) == []

@@ -18,7 +18,7 @@ from lockstep.diagnosis.communication_causes.waiting import (
 )
 from lockstep.trace.columns import ABSENT
 from lockstep.trace.intervals import Intervals
-from tests.diagnosis.communication_causes.made import DP, MS, WALL_NS, job, judged, rank_of
+from tests.diagnosis.communication_causes.made import DP, MS, WALL_NS, evaluated, job, rank_of
 
 NAN = float("nan")
 WINDOW_NS = 1000 * MS
@@ -69,7 +69,7 @@ def test_waits_are_the_same_with_and_without_a_common_clock(shared):
 def test_one_of_two_ranks_must_cause_nearly_all_waiting(delays_ms, named):
     """Of two ranks one causes 0.7 of the waiting by chance easily, of the healthy recording's: 0.9 names it, 0.7 not."""
     arrivals = [[(at * 100 + delay) * MS for delay in delays] for at, delays in enumerate(delays_ms, 1)]
-    reported = judged(match_collectives(job(arrivals, 4 * MS)), WINDOW_NS // 10)
+    reported = evaluated(match_collectives(job(arrivals, 4 * MS)), WINDOW_NS // 10)
     assert [finding.ranks for finding in reported] == [(rank,) for rank in named]
     assert (blame_limit(2), blame_limit(3), blame_limit(4), blame_limit(8)) == pytest.approx((0.8, 0.7, 0.6, 0.6))
 
@@ -80,7 +80,7 @@ def test_clocks_that_are_not_shared_do_not_matter():
         replace(part, start_ns=part.start_ns + part.rank * 3_600_000 * MS, host=f"h{part.rank}")
         for part in job(steps([0, 0, 0, 60]), 4 * MS)
     ]
-    (finding,) = judged(match_collectives(parts), WINDOW_NS)
+    (finding,) = evaluated(match_collectives(parts), WINDOW_NS)
     assert finding.ranks == (3,)
     assert finding.lost_ns == 5 * 60 * MS
 
@@ -102,7 +102,7 @@ def test_compute_before_the_sync():
 def test_the_straggler_has_the_shortest_collective():
     """Rank 2 computes 60 ms longer: it is named, with what all others waited."""
     table = match_collectives(job(steps([0, 5, 60, 2]), 4 * MS))
-    (finding,) = judged(table, WINDOW_NS)
+    (finding,) = evaluated(table, WINDOW_NS)
     assert (finding.cause, finding.ranks, finding.subject) == ("waiting_for_straggler", (2,), "group dp")
     assert finding.lost_ns == 5 * 55 * MS
     assert finding.confidence == "high"
@@ -116,7 +116,7 @@ def test_collectives_side_by_side_count_once():
     """Five buckets that wait for the same rank at the same time cost the wait once."""
     arrivals = [[at, at, at, at + 60 * MS] for at in range(0, 5000, 1000)]
     table = match_collectives(job([*arrivals, *steps([0, 0, 0, 60], count=2, every_ms=200)], 4 * MS))
-    (finding,) = judged(table, WINDOW_NS)
+    (finding,) = evaluated(table, WINDOW_NS)
     assert finding.lost_ns == pytest.approx(3 * 60 * MS, abs=5000)
 
 
@@ -133,7 +133,7 @@ def test_a_rank_that_misses_all_of_it_does_not_hide_the_loss():
         kinds=["all_reduce"] * 8,
         groups=[DP] * 8,
     )
-    (finding,) = judged(match_collectives([parts[0], early, parts[2], late]), WINDOW_NS)
+    (finding,) = evaluated(match_collectives([parts[0], early, parts[2], late]), WINDOW_NS)
     assert (finding.ranks, finding.lost_ns) == ((0,), 6 * 60 * MS)
 
 
@@ -143,34 +143,34 @@ def test_a_healthy_job_has_no_straggler():
     small = [[round((at * 100 + jitter) * MS) for jitter in rng.uniform(0, 3, 4)] for at in range(20)]
     turns = [[(at * 100 + 50 * (at % 4 == rank)) * MS for rank in range(4)] for at in range(20)]
     for arrivals in (small, turns):
-        assert judged(match_collectives(job(arrivals, 4 * MS)), WINDOW_NS) == []
+        assert evaluated(match_collectives(job(arrivals, 4 * MS)), WINDOW_NS) == []
 
 
 def test_a_wait_that_costs_nothing_is_not_reported():
     """Below 1 % of the window it is no finding."""
     table = match_collectives(job(steps([0, 0, 0, 60]), 4 * MS))
-    assert judged(table, 5 * 60 * MS * 100 + 1) == []
-    assert len(judged(table, 5 * 60 * MS * 100)) == 1
+    assert evaluated(table, 5 * 60 * MS * 100 + 1) == []
+    assert len(evaluated(table, 5 * 60 * MS * 100)) == 1
 
 
-def test_a_part_of_a_group_is_judged_with_less_confidence():
+def test_a_part_of_a_group_is_evaluated_with_less_confidence():
     """Two captured ranks of four: the culprit may be among the others."""
     table = match_collectives(job(steps([0, 0, 60, 0]), 4 * MS)[1:3])
-    (finding,) = judged(table, WINDOW_NS)
+    (finding,) = evaluated(table, WINDOW_NS)
     assert (finding.ranks, finding.confidence) == ((2,), "medium")
     assert finding.evidence[-1] == "only 2 ranks of the group were captured"
 
 
-def test_a_group_without_name_is_judged_with_less_confidence():
+def test_a_group_without_name_is_evaluated_with_less_confidence():
     """Order alone matched it."""
-    (finding,) = judged(match_collectives(job(steps([0, 0, 60, 0]), 4 * MS, group=("", ()))), WINDOW_NS)
+    (finding,) = evaluated(match_collectives(job(steps([0, 0, 60, 0]), 4 * MS, group=("", ()))), WINDOW_NS)
     assert finding.confidence == "medium"
 
 
 @pytest.mark.parametrize("parts", [[], [rank_of(0, [(0, 5)] * 9)], job(steps([0, 9], count=2), 4 * MS)])
-def test_too_little_is_not_judged(parts):
+def test_too_little_is_not_evaluated(parts):
     """No rank, one rank, two collectives: each states that."""
-    assert isinstance(judged(match_collectives(parts), WINDOW_NS), NotEvaluated)
+    assert isinstance(evaluated(match_collectives(parts), WINDOW_NS), NotEvaluated)
 
 
 def test_slow_transmission_names_the_slowest_link():
@@ -202,7 +202,7 @@ def test_waiting_during_computation_costs_nothing(computed_ms, lost_ms):
     table = match_collectives(job(steps([0, 0, 60, 0]), 4 * MS))
     start_ns = table.start_ns[:, 0]
     busy = Intervals(start_ns, start_ns + computed_ms * MS)
-    reported = judged(table, WINDOW_NS, dict.fromkeys((0, 1, 3), busy))
+    reported = evaluated(table, WINDOW_NS, dict.fromkeys((0, 1, 3), busy))
     assert [finding.lost_ns for finding in reported] == ([] if lost_ms is None else [5 * lost_ms * MS])
     assert group_waiting(table, {0: busy})[0].lost_ns[2] == 5 * (60 - computed_ms) * MS
 
@@ -248,7 +248,7 @@ def _broadcast_and_sum(late, *, async_ms=None, steps=5, **more):
 def test_who_stood_in_a_broadcast_is_not_late_by_itself():
     """Ranks 0 and 3 wait for rank 1 in the broadcast, rank 2 for them in the sum: all of it is for rank 1."""
     table = _broadcast_and_sum(60)
-    (finding,) = judged(table, WINDOW_NS)
+    (finding,) = evaluated(table, WINDOW_NS)
     assert (finding.ranks, finding.confidence) == ((1,), "high")
     assert finding.lost_ns == pytest.approx(5 * 60 * MS, rel=0.01)
     assert group_waiting(table)[0].awaited.tolist() == [0, 10, 0, 0]
@@ -264,7 +264,7 @@ def test_a_broadcast_that_one_rank_leaves_early_keeps_its_partners(shared):
 
 def test_who_leaves_a_broadcast_early_did_not_come_last():
     """Without one clock only durations count, and the shortest broadcast is that of a rank that waited for no one."""
-    found = judged(_broadcast_and_sum(60, shared=False), WINDOW_NS)
+    found = evaluated(_broadcast_and_sum(60, shared=False), WINDOW_NS)
     assert [each.ranks for each in found] != [(2,)]
 
 
@@ -283,7 +283,7 @@ def test_two_ranks_that_are_late_one_after_the_other_are_both_waited_for():
 def test_who_waits_elsewhere_first_is_no_slow_rank():
     """Rank 2 comes late to rank 0 because it waited for rank 3: only rank 3 is named, in both of its groups."""
     table = _two_by_two([40, 40, 40, 60])
-    found = judged(table, 400 * MS)
+    found = evaluated(table, 400 * MS)
     assert {(finding.ranks, finding.subject) for finding in found} == {((3,), "group tp1"), ((3,), "group dp1")}
     ratios = {each.group[0]: each.compute_ratio for each in group_waiting(table)}
     assert ratios["dp0"] == pytest.approx(0)
@@ -292,7 +292,7 @@ def test_who_waits_elsewhere_first_is_no_slow_rank():
 
 def test_a_slow_link_of_one_group_makes_no_slow_rank_in_another():
     """Ranks 2 and 3 come late to the others from transmitting to each other: no one computes longer."""
-    assert judged(_two_by_two([40] * 4, tensor_ms=(4, 30)), 400 * MS) == []
+    assert evaluated(_two_by_two([40] * 4, tensor_ms=(4, 30)), 400 * MS) == []
 
 
 def test_other_groups_collectives_during_computation_are_computing():

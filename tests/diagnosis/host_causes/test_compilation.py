@@ -153,6 +153,6 @@ def test_the_compilers_own_operators_do_not_count():
     assert changing_shapes(seen, merged(seen.columns.start_ns[:1], seen.columns.start_ns[:1] + 400_000)) == []
 
 
-def test_a_trace_without_operators_is_not_judged():
+def test_a_trace_without_operators_is_not_evaluated():
     """There is nothing that could have compiled."""
     assert isinstance(evaluate_compilation(view([kernel("gemm", 0, 5)], 10)), NotEvaluated)

@@ -145,7 +145,7 @@ def test_a_loader_on_another_thread_is_not_the_training_threads():
     assert isinstance(evaluate_loader(view(events, 100 * MS)), NotEvaluated)
 
 
-def test_without_a_loader_nothing_is_judged():
+def test_without_a_loader_nothing_is_evaluated():
     """Many trainings feed themselves in other ways: no answer is not "no bottleneck"."""
     answer = evaluate_loader(view([span("aten::mm", 0, 5)], 10))
     assert isinstance(answer, NotEvaluated)

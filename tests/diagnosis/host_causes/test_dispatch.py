@@ -85,6 +85,6 @@ def test_a_sequence_is_named_by_the_operators_that_launch_it():
 
 
 @pytest.mark.parametrize("events", [[span("aten::mm", 0, 5)], [span("aten::mm", 0, 5), copy("Memcpy", 0, 1)]])
-def test_without_kernels_nothing_is_judged(events):
+def test_without_kernels_nothing_is_evaluated(events):
     """A CPU's operators run where they are dispatched."""
     assert isinstance(evaluate_dispatch(view(events, 10)), NotEvaluated)

@@ -69,7 +69,7 @@ def test_healthy_ranks_have_no_findings(part):
     part = part.removeprefix("torch_cpu/")
     found = evaluate_host(_view(part), noted=[])
     assert found.findings == ()
-    assert "synchronisation" in {each.rule for each in found.not_judged}
+    assert "synchronisation" in {each.rule for each in found.not_evaluated}
 
 
 @pytest.mark.parametrize("part", ["mi300_resnet", "ns_resolution", "hta/test"])
@@ -86,11 +86,11 @@ def test_the_wait_of_the_harness_is_no_loss():
 
 
 @pytest.mark.parametrize("path", SHARED_TRACES, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_every_recording_is_judged(path):
+def test_every_recording_is_evaluated(path):
     """Old and new, CPU and GPU: no rule fails, and losses fit the window."""
     view = _view(f"{path.parent.name}/{path.name}")
     answer = evaluate_host(view)
-    assert all(isinstance(each, NotEvaluated) and each.reason for each in answer.not_judged)
+    assert all(isinstance(each, NotEvaluated) and each.reason for each in answer.not_evaluated)
     for finding in answer.findings:
         assert finding.lost_ns is None or 0 < finding.lost_ns <= view.length_ns
         assert finding.evidence

@@ -215,7 +215,7 @@ def test_many_synchronised_batch_norms_are_reported(count, named):
 
 
 def test_reading_values_back_on_a_cpu_costs_what_it_takes():
-    """There is no one to wait for: below a twentieth of the window it cannot be judged, above it is a finding."""
+    """There is no one to wait for: below a twentieth of the window it cannot be evaluated, above it is a finding."""
     events = [frame(TRAIN, 0, 100)]
     for at in range(5):
         events += [span("aten::item", at * 10, 1), span("aten::_local_scalar_dense", at * 10 + 0.2, 0.5)]
@@ -228,6 +228,6 @@ def test_reading_values_back_on_a_cpu_costs_what_it_takes():
     assert "no device" in answer.reason
 
 
-def test_without_calls_into_the_runtime_nothing_is_judged():
+def test_without_calls_into_the_runtime_nothing_is_evaluated():
     """A capture of the device alone shows no waits."""
     assert isinstance(evaluate_synchronisation(view([kernel("k", 0, 5)], 10)), NotEvaluated)

@@ -158,14 +158,14 @@ def test_memory_bound_up_to_the_threshold(device_ns, verdict):
     assert point.verdict == verdict
 
 
-def test_fp32_on_tensor_cores_is_judged_as_tf32():
+def test_fp32_on_tensor_cores_is_evaluated_as_tf32():
     """A product faster than fp32's peak can only be tf32, whatever the inputs' format."""
     (slow,) = operator_rooflines(columns_of(gemm(4_000_000, number="float"), metadata=H100)).points
     (fast,) = operator_rooflines(columns_of(gemm(400_000, number="float"), metadata=H100)).points
     assert (slow.roof.number_format, fast.roof.number_format) == ("fp32", "tf32")
 
 
-def test_what_cannot_be_judged_is_counted_by_its_reason():
+def test_what_cannot_be_evaluated_is_counted_by_its_reason():
     """Kernels without operator, operators without shapes or formula, and impossible speeds are named with their time."""
     events = [
         *gemm(1_000_000),
@@ -177,7 +177,7 @@ def test_what_cannot_be_judged_is_counted_by_its_reason():
         *call("aten::mm", shapes([4096, 4096], [17, 4096]), 5 * 10**8, 5_000, 103),
     ]
     rooflines = operator_rooflines(columns_of(events, metadata=H100))
-    assert rooflines.unjudged_ns == {
+    assert rooflines.excluded_ns == {
         classic.NO_FORMULA: 30_000,
         classic.NO_SHAPES: 20_000,
         classic.NO_OPERATOR: 10_000,
@@ -185,9 +185,9 @@ def test_what_cannot_be_judged_is_counted_by_its_reason():
     }
     assert [point.calls for point in rooflines.points] == [2]
     alone = operator_rooflines(columns_of(gemm(50_000), metadata=H100))
-    assert alone.unjudged_ns == {classic.IMPLAUSIBLE: 50_000}
+    assert alone.excluded_ns == {classic.IMPLAUSIBLE: 50_000}
     for part in (rooflines, alone):
-        assert sum(part.unjudged_ns.values()) + sum(point.device_ns for point in part.points) == part.device_ns
+        assert sum(part.excluded_ns.values()) + sum(point.device_ns for point in part.points) == part.device_ns
 
 
 def test_a_kernel_finds_its_operator_through_its_launch():
@@ -206,7 +206,7 @@ def test_a_kernel_finds_its_operator_through_its_launch():
     rooflines = operator_rooflines(columns_of(events, metadata=H100))
     (point,) = rooflines.points
     assert (point.operator, point.calls, point.device_ns) == ("aten::mm", 1, 600_000)
-    assert rooflines.unjudged_ns == {classic.NO_OPERATOR: 50_000}
+    assert rooflines.excluded_ns == {classic.NO_OPERATOR: 50_000}
 
 
 def test_forward_convolutions_take_their_output_from_the_backward():
@@ -227,7 +227,7 @@ def test_forward_convolutions_take_their_output_from_the_backward():
     assert (fore.operator, fore.flops) == ("aten::cudnn_convolution", 2 * 10 * 512 * 49 * 256 * 9)
     assert back.flops == 2 * fore.flops
     without = operator_rooflines(columns_of(events[:2] + events[4:5], metadata=H100))
-    assert without.unjudged_ns == {classic.UNFIT_SHAPES: 100_000}
+    assert without.excluded_ns == {classic.UNFIT_SHAPES: 100_000}
 
 
 def test_findings_name_the_heavy_operators_with_numbers():
@@ -253,7 +253,7 @@ def test_an_unknown_device_has_points_and_no_verdict():
     assert "Some GPU" in answer.reason
 
 
-def test_a_trace_without_device_or_shapes_is_not_judged():
+def test_a_trace_without_device_or_shapes_is_not_evaluated():
     """Both state why."""
     nothing = operator_rooflines(columns_of([made("aten::mm")]))
     assert isinstance(nothing, NotEvaluated)

@@ -21,7 +21,7 @@ from lockstep.diagnosis.roofline.roofline_limits import TIME_RATIO, UTILISATION,
 UNKNOWN = float("nan")
 
 
-def judged(components, time_ratio, used) -> tuple[Bound, str]:
+def evaluated(components, time_ratio, used) -> tuple[Bound, str]:
     """Return the bound of one operator and the component that shows it."""
     table = ComponentTable(
         components=components,
@@ -59,13 +59,13 @@ def test_case_studies(case):
         utilisations = [used if each is holder else 0.5 * used for each in components]
     else:
         utilisations = [min(used if each is holder else 0.9 * used, ratio) for each in components]
-    assert judged(components, ratios, utilisations) == (expected, holder.name)
+    assert evaluated(components, ratios, utilisations) == (expected, holder.name)
 
 
 def test_avgpool_after_its_optimisation_is_no_bound():
     """59.07 % of the vector unit is far from the threshold; without time ratios the cause stays open (16.206 us)."""
-    assert judged((VECTOR,), [UNKNOWN], [0.5907])[0] == Bound.UNDECIDED
-    assert judged((VECTOR,), [0.9], [0.5907])[0] == Bound.INEFFICIENT_COMPUTE
+    assert evaluated((VECTOR,), [UNKNOWN], [0.5907])[0] == Bound.UNDECIDED
+    assert evaluated((VECTOR,), [0.9], [0.5907])[0] == Bound.INEFFICIENT_COMPUTE
 
 
 def test_the_thresholds_lie_where_the_cases_put_them():
@@ -156,10 +156,10 @@ def test_an_inefficient_component_is_below_the_quotient_of_the_thresholds():
 )
 def test_missing_counters_leave_open_what_they_leave_open(ratio, used, expected):
     """Low times decide without counts, high ones do not; counts decide a bound without times, and nothing else."""
-    assert judged((CUBE, MTE_GM), ratio, used)[0] == expected
+    assert evaluated((CUBE, MTE_GM), ratio, used)[0] == expected
 
 
 def test_a_vector_operator_between_both_thresholds_stays_open():
     """R of 0.7 allows U of 0.65 and more: without counts it may be bound."""
-    assert judged((VECTOR,), [0.7], [UNKNOWN])[0] == Bound.UNDECIDED
-    assert judged((VECTOR,), [0.6], [UNKNOWN])[0] == Bound.INSUFFICIENT_PARALLELISM
+    assert evaluated((VECTOR,), [0.7], [UNKNOWN])[0] == Bound.UNDECIDED
+    assert evaluated((VECTOR,), [0.6], [UNKNOWN])[0] == Bound.INSUFFICIENT_PARALLELISM

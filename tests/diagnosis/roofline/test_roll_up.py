@@ -32,11 +32,11 @@ def test_operators_of_one_cause_are_one_finding():
     assert found.evidence[:2] == ("op40 holds much", "op40 reaches little")
 
 
-@pytest.mark.parametrize(("computing_ns", "judged"), [(499, False), (500, True)])
-def test_a_device_that_stands_still_is_not_blamed(computing_ns, judged):
+@pytest.mark.parametrize(("computing_ns", "evaluated"), [(499, False), (500, True)])
+def test_a_device_that_stands_still_is_not_blamed(computing_ns, evaluated):
     """Where it computes in less than half of the window faster operators would not shorten the step."""
     found = roll_up(MANY, window_ns=WINDOW_NS, computing_ns=computing_ns)
-    assert isinstance(found, NotEvaluated) is not judged
+    assert isinstance(found, NotEvaluated) is not evaluated
     assert roll_up([], window_ns=WINDOW_NS, computing_ns=0) == []
 
 

@@ -41,10 +41,10 @@ def test_mi300_convolutions_forward_and_backward():
 
 
 def test_a_trace_without_shapes_is_reported_as_such():
-    """The NCCL recording has no shapes: all of its compute time is unjudged for that reason."""
+    """The NCCL recording has no shapes: all of its compute time is excluded for that reason."""
     rooflines = operator_rooflines(load_trace(SHARED / "hta" / "nccl_data.json.gz"))
     assert rooflines.points == ()
-    assert rooflines.unjudged_ns == {NO_SHAPES: rooflines.device_ns}
+    assert rooflines.excluded_ns == {NO_SHAPES: rooflines.device_ns}
 
 
 def test_matrix_products_with_counted_work():

@@ -1,4 +1,4 @@
-"""What could not be judged, what was skipped, and how each figure is defined."""
+"""What could not be evaluated, what was skipped, and how each figure is defined."""
 
 from lockstep.analysis.report import reading
 from lockstep.analysis.report.view import ReportView
@@ -11,10 +11,10 @@ from lockstep.html.units import counted, format_ranks
 ROWS_MAX = 100
 
 
-def not_judged(view: ReportView) -> Html:
+def not_evaluated(view: ReportView) -> Html:
     """Return which rules had too little to go by, and why: no finding of theirs is no all-clear."""
-    name, title = "not-judged", "What could not be judged"
-    stored = view.summary.not_judged
+    name, title = "not-evaluated", "What could not be evaluated"
+    stored = view.summary.not_evaluated
     if not stored:
         return left_out(
             name, title, "Every rule had the evidence that it needs." if view.summary.ranks else "No rule was asked."

@@ -169,7 +169,7 @@ def _point(at: int, operator: _Operator, view: ReportView, *, is_numbered: bool)
     title = (
         f"{at}. {cut(operator.name)}, {operator.rank.title}: {format_number(operator.intensity)} FLOP per byte, "
         f"{format_rate(operator.flops_per_second, 'FLOP/s')}, {format_ns(operator.time_ns)}, "
-        f"{operator.bound.replace('_', ' ') or 'not judged'}"
+        f"{operator.bound.replace('_', ' ') or 'not evaluated'}"
     )
     return Point(
         x=operator.intensity,
@@ -185,7 +185,7 @@ def _legend(roofs: Sequence[_Roof], points: Sequence[Point]) -> Html:
     used = {each.kind for each in points if not each.is_flagged}
     entries = [(sample(f"roof dash{at}", is_line=True), _roof_title(roof)) for at, roof in enumerate(roofs)]
     entries += [(sample(kind), name.replace("_", " ")) for name, kind in _BOUNDS.items() if kind in used]
-    entries += [(sample("other"), "not judged")] if "other" in used else []
+    entries += [(sample("other"), "not evaluated")] if "other" in used else []
     if any(each.is_flagged for each in points):
         entries.append((sample("", is_flagged=True), "a rank of the headline"))
     return legend(entries)
@@ -202,7 +202,7 @@ def _figures(operators: Sequence[_Operator], numbered: Mapping[str, int]) -> Htm
             cell(format_number(each.intensity), value=each.intensity),
             cell(format_rate(each.flops_per_second, "FLOP/s"), value=each.flops_per_second),
             cell(format_rate(each.bytes_per_second, "B/s"), value=each.bytes_per_second, is_number=True),
-            each.bound.replace("_", " ") or "not judged",
+            each.bound.replace("_", " ") or "not evaluated",
         )
         for each in operators
     ]

@@ -122,7 +122,7 @@ def _nothing(view: ReportView) -> Html:
         why = "The summary holds no rank; what was skipped, and why, stands below."
     else:
         heading = "Nothing was found that holds the job back."
-        why = f"{counted(len(view.summary.ranks), 'rank')} analysed. Rules that could not judge stand below."
+        why = f"{counted(len(view.summary.ranks), 'rank')} analysed. Rules that could not be evaluated stand below."
     kind = "verdict good" if view.summary.ranks else "verdict lesser"
     return tag("article", tag("h2", heading), muted(why), class_=kind, id="verdict")
 

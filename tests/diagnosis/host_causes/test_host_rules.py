@@ -10,7 +10,7 @@ MS = 1000
 
 
 def test_all_rules_answer_and_the_costliest_finding_goes_first():
-    """Each rule either finds, finds nothing, or states why it cannot judge."""
+    """Each rule either finds, finds nothing, or states why it cannot evaluate."""
     events = [*steps(2, 50 * MS), loader(0, 20 * MS), span("dynamo", 30 * MS, 30 * MS), span("aten::mm", 70 * MS, 1)]
     answer = evaluate_host(
         view(events, 100 * MS),
@@ -18,7 +18,7 @@ def test_all_rules_answer_and_the_costliest_finding_goes_first():
         host=HostSpan(span_ns=1000, run_queue_wait_ns=100, cores=2, others_cores=1.0),
     )
     assert [finding.cause for finding in answer.findings] == ["compilation", "data_processing", "cpu_contention", "gc"]
-    assert {each.rule for each in answer.not_judged} == {"data fetching", "dispatch", "synchronisation"}
+    assert {each.rule for each in answer.not_evaluated} == {"data fetching", "dispatch", "synchronisation"}
 
 
 def test_a_healthy_window_has_no_findings():

@@ -16,7 +16,7 @@ class OperatorCauses:
     """Findings of the rules, the most expensive first, rules that could not be evaluated, and the roofline points."""
 
     findings: tuple[Finding, ...]
-    not_judged: tuple[NotEvaluated, ...]
+    not_evaluated: tuple[NotEvaluated, ...]
     rooflines: Rooflines | None
 
 
@@ -39,6 +39,6 @@ def evaluate_operators(
     findings = [finding for answer in answers if isinstance(answer, list) for finding in answer]
     return OperatorCauses(
         findings=tuple(sorted(findings, key=lambda each: -(each.lost_ns or 0))),
-        not_judged=tuple(answer for answer in answers if isinstance(answer, NotEvaluated)),
+        not_evaluated=tuple(answer for answer in answers if isinstance(answer, NotEvaluated)),
         rooflines=rooflines if isinstance(rooflines, Rooflines) else None,
     )

@@ -19,7 +19,7 @@ class HostCauses:
     """Findings of the rules, the most expensive first, and the rules that could not be evaluated."""
 
     findings: tuple[Finding, ...]
-    not_judged: tuple[NotEvaluated, ...]
+    not_evaluated: tuple[NotEvaluated, ...]
 
 
 def evaluate_host(
@@ -47,7 +47,7 @@ def evaluate_host(
     ]
     return HostCauses(
         findings=tuple(sorted(findings, key=lambda finding: -(finding.lost_ns or 0))),
-        not_judged=tuple(answer for answer in answers if isinstance(answer, NotEvaluated)),
+        not_evaluated=tuple(answer for answer in answers if isinstance(answer, NotEvaluated)),
     )
 
 
