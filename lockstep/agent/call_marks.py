@@ -26,7 +26,8 @@ _PAYLOAD_UNIT = 1 << SIZE_BITS
 class KernelCalls(NamedTuple):
     """What a kernel calls: torch, `issue_any` and `complete` for what is not common, and the failure boundary.
 
-    `complete` is called for tensors that are not on the host, and returns whether it noted when the collective ends.
+    `issue_any` returns the ordinal of the collective, None if nothing is recorded. `complete` is called for tensors
+    that are not on the host, and returns whether it noted when the collective ends.
     `look_at_keys` returns the keys behind the kernel's and whether the tensors are on the host; it is called once for
     each key set, which `raw_repr` identifies.
     """
@@ -42,7 +43,7 @@ class KernelCalls(NamedTuple):
 
 
 class CallMarks(CollectiveMarks):
-    """Marks of calls: `kernel` returns one in front of a collective, `waiting` one around a call that waits."""
+    """Wrappers that mark calls: `kernel` stands in front of a collective, `waiting` around a call that waits."""
 
     __slots__ = ()
 
@@ -58,10 +59,11 @@ class CallMarks(CollectiveMarks):
         is_list: bool,
         bits: int,
     ) -> Callable[..., Any]:
-        """Return a kernel, called with a key set and the operator's arguments.
+        """Return a kernel for torch's dispatcher, called with a key set and the operator's arguments.
 
-        Common is a collective of one tensor on the host, or of a list of one, in a group of `known`, by the training
-        thread, while `captures` is empty. `bits` are the operator's in a call site.
+        It marks the common case itself: one tensor on the host, or a list of one, in a group of `known` (by `id`), on
+        the training thread, while `captures` is empty. Indices are those of the operator's arguments; `bits` are the
+        operator's bits in a call site. Exceptions of the agent go to `calls.absorbs`, those of torch pass.
         """
         redispatch, raw_repr, unbox_group, unbox_work = calls[:4]
         buffer, block, clock, words, use_of = self, self._block, self._clock, self._issue_words, known.get
@@ -152,7 +154,7 @@ class CallMarks(CollectiveMarks):
     def waiting(  # noqa: C901  (one frame)
         self, wait: Callable[..., Any], works_for_backward: Callable[[], Any], absorbs: Callable[..., bool]
     ) -> Callable[..., Any]:
-        """Return `wait` between the marks of its begin and end, on the training thread and where it works for that."""
+        """Return `wait`, enclosed in marks on the training thread and on threads that work for its backward."""
         buffer, block, clock, elsewhere = self, self._block, self._clock, self._waiting_elsewhere
 
         def waited(*args: Any, **kwargs: Any) -> Any:

@@ -27,10 +27,11 @@ _DETAIL_MASK = (1 << _DETAIL_BITS) - 1
 
 
 class CollectiveMarks(MarkBlockWriter):
-    """Marks of communication, which other threads than the training thread's make too.
+    """Marks of communication, which other threads than the training thread make as well.
 
-    Of a collective's ordinal: `done` notes that it is done, `done_unknown` that it will not be known when, `expect`
-    that it is at the end of the next wait. `wait_begin` and `wait_end` begin and end a wait for communication.
+    `done`, `done_unknown` and `expect` take the ordinal that `issue` returned: the collective has ended now, its end
+    will not be known, or it will have ended when the next wait ends. `wait_begin` and `wait_end` enclose a wait for
+    communication.
     """
 
     __slots__ = ("_end_in_flight", "done", "done_unknown", "expect", "wait_begin", "wait_end")
@@ -45,7 +46,10 @@ class CollectiveMarks(MarkBlockWriter):
         self._end_in_flight = self._in_flight_callback()
 
     def issue(self, call_site: int, payload_bytes: int) -> int | None:
-        """Note a collective (`marks.pack_call_site`); return its ordinal, None where the buffer is inert.
+        """Mark the issue of a collective, and count it in its issue slot.
+
+        `call_site` is that of `marks.pack_call_site`. Returns the ordinal of the collective in the attempt, modulo
+        2^32; None if the buffer is inert.
 
         Raises
         ------
@@ -84,16 +88,25 @@ class CollectiveMarks(MarkBlockWriter):
         return ordinal
 
     def issue_bus(self, ordinal: int, bus_bytes: int) -> None:
-        """Note the bus bytes of a collective whose operator does not show them."""
+        """Set the bytes of a collective over the slowest link, if its operator does not determine them."""
         self._append(_ISSUE_BUS, 0, ordinal, bus_bytes)
 
     def unmeasured(self, domain: int, count: int, payload_bytes: int, bus_bytes: int) -> None:
-        """Note collectives that were carried out without being dispatched; of UNKNOWN_DOMAIN, no one knows which."""
+        """Count collectives that ran without being dispatched, e.g. in a replayed graph.
+
+        `domain` is an index in DOMAIN_KINDS, or UNKNOWN_DOMAIN if neither domain nor counts are known.
+        """
         self._append(_UNMEASURED, domain, count, payload_bytes)
         self._append(_UNMEASURED_BUS, domain, 0, bus_bytes)
 
     def clear_issues(self, slot: int) -> None:
-        """Give an issue slot to another group: it counts from 0."""
+        """Reset the count of an issue slot to 0, because another group uses it from now on.
+
+        Raises
+        ------
+        ValueError
+            The slot is not 0 to ISSUE_SLOTS - 1.
+        """
         if not 0 <= slot < ISSUE_SLOTS:
             raise ValueError(f"issue slot: got {slot}, expected 0 to {ISSUE_SLOTS - 1}")
         if self.thread:
@@ -115,6 +128,6 @@ class CollectiveMarks(MarkBlockWriter):
         return end
 
     def device_mark(self, kind: int, detail: int, subject: int, argument: int) -> int:
-        """Append a mark of a device (40 and up, contracts/marks.py) and return its ordinal; -1 where it is inert."""
+        """Append a mark of a device (MarkKind 40 and up); return its ordinal modulo 2^32, -1 if the buffer is inert."""
         number = self._append(kind, detail, subject, argument)
         return number & ORDINAL_MASK if number >= 0 else number

@@ -100,8 +100,11 @@ class _Appending:
 class MarkBlockWriter(_Appending):
     """Appends marks of one attempt to a block in private memory and stores it in a ring of blocks.
 
-    `file` is open for writing and stays the caller's; the ring of `block_count` slots begins at byte `offset`, the
-    issue words of contracts/ring.py at `issues_offset`, -1 for none. `key` hides addresses behind identities.
+    `file` is a descriptor open for writing, which the caller closes. The ring of `block_count` slots of BLOCK_BYTES
+    begins at byte `offset`, the issue words (contracts/ring.py) at byte `issues_offset`, the word of flags at byte
+    `flags_offset`; -1 means that the file has none. `key` is XORed with addresses of objects, so that marks do not show
+    them. `clock` and `cpu_clock` return ns; by default CLOCK_MONOTONIC and the calling thread's CPU time.
+
     `claim_thread(steps)` is called when a thread that is not the training thread trains, or `steps` an optimizer, and
     returns 1 if the thread is the training thread from now on, 2 if it works for a backward of the training thread, 3
     if it steps the optimizer for it, otherwise 0 (`Agent.claim_thread`).
@@ -112,7 +115,12 @@ class MarkBlockWriter(_Appending):
     ends of steps, issues and waits, on the thread that made them; with a detail of 1 after the end of a backward that
     may end the step. `backward_depth` is how many backwards are open.
 
-    Nothing here raises for a store that fails: it is counted in `failures`, and the block is lost.
+    A store that fails raises nothing: it is counted in `failures`, and its block is lost.
+
+    Raises
+    ------
+    ValueError
+        Less than one block, or a negative offset.
     """
 
     # fmt: off
@@ -263,7 +271,7 @@ class MarkBlockWriter(_Appending):
         return mark
 
     def note_elsewhere(self) -> None:
-        """Note the step of an optimizer elsewhere: MarkBuffer's."""
+        """Mark the step of an optimizer on a thread of its own; `MarkBuffer` does it."""
 
     def _put(self, now: int, kind: int, detail: int, subject: int, argument: int) -> int:
         """Append a mark, and return its number in the attempt."""

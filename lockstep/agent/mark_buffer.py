@@ -32,18 +32,23 @@ _WORKS_FOR_BACKWARD, _STEPS_ELSEWHERE = 2, 3
 
 
 class MarkBuffer(CallMarks):
-    """All marks of one attempt, by the names that hooks call; the arguments are those of MarkBlockWriter."""
+    """The marks of one attempt, one method for each event that hooks report; constructed as `MarkBlockWriter`.
+
+    Methods append one mark, stamped with CLOCK_MONOTONIC in ns, and return nothing unless stated. They may be called on
+    any thread: a call that is not the training thread's to make is ignored, as are all calls while `thread` is 0.
+    None raises for a failed store (`failures`).
+    """
 
     __slots__ = ()
 
     # An attempt.
 
     def begin(self) -> None:
-        """Begin an attempt; the calling thread is the training thread."""
+        """Begin an attempt. The calling thread becomes the training thread, whose marks count from now on."""
         self._take_thread(_BEGIN, self.collective_cost_ns, self.mark_cost_ns)
 
     def change_thread(self) -> None:
-        """Make the calling thread the training thread, in the place of another one."""
+        """Make the calling thread the training thread; open backwards of the former one are forgotten."""
         self._take_thread(_THREAD, 0, 0)
 
     def _take_thread(self, kind: int, detail: int, subject: int) -> None:
@@ -56,14 +61,14 @@ class MarkBuffer(CallMarks):
         self._put(now, kind, detail, subject, cpu_ns)
 
     def finish(self) -> None:
-        """Note that the attempt ended well, and be inert."""
+        """End the attempt without a failure, store all marks, and ignore every later call."""
         if self.elsewhere_ns:
             self.note_elsewhere()
         self._append(_FINISH)
         self._end()
 
     def fail(self, failures: int) -> None:
-        """Note how many hooks failed, and be inert."""
+        """End the attempt after `failures` failed hooks, store all marks, and ignore every later call."""
         self._append(_FAILURE, argument=failures)
         self._end()
 
@@ -76,7 +81,7 @@ class MarkBuffer(CallMarks):
     # The three below hold a copy of `_put`, whose call costs 80 ns each time (benchmarks/mark_cost.py).
 
     def backward_begin(self) -> None:
-        """Begin a backward."""
+        """Begin a backward pass; they may be nested (`backward_depth`)."""
         if self.elsewhere_ns:
             self.note_elsewhere()
         if get_ident() != self.thread and self._claim_thread(False) != 1:
@@ -95,7 +100,7 @@ class MarkBuffer(CallMarks):
             self._follow(_BACKWARD_BEGIN, ordinal_at(first, at))
 
     def backward_end(self) -> None:
-        """End it."""
+        """End the innermost backward pass, with the thread's CPU time in ns if a step may end here."""
         if get_ident() != self.thread:
             return
         now = self._clock()
@@ -158,14 +163,14 @@ class MarkBuffer(CallMarks):
             self._poll()
 
     def optimizer_end(self) -> None:
-        """End it."""
+        """End the innermost step of an optimizer, with the thread's CPU time in ns."""
         if get_ident() != self.thread:
             self._end_elsewhere()
             return
         self._put_end(self._clock(), _OPTIMIZER_END, OPTIMIZERS)
 
     def optimizer_pre_hook(self, optimizer: object, args: Any, kwargs: Any) -> Any:
-        """Do the same as torch's hook before an optimizer's step."""
+        """Begin the step of an optimizer, as torch's step pre-hook; return replaced arguments or None."""
         self.optimizer_begin(optimizer)
         if self.meet is not None:
             self._meet_optimizer(optimizer, self.meet)
@@ -174,7 +179,7 @@ class MarkBuffer(CallMarks):
         return None
 
     def optimizer_post_hook(self, _optimizer: object, _args: Any, _kwargs: Any) -> None:
-        """Do the same after it."""
+        """End the step of an optimizer, as torch's step post-hook."""
         self.optimizer_end()
 
     def _meet_optimizer(self, optimizer: object, meet: Callable[[Any], None]) -> None:
@@ -195,7 +200,7 @@ class MarkBuffer(CallMarks):
                 self._device(_SCALER_BEGIN, 0, 0, number & ORDINAL_MASK)
 
     def scaler_end(self, scaler: object) -> None:
-        """End it."""
+        """End the step of a gradient scaler, with the thread's CPU time in ns."""
         if get_ident() != self.thread:
             self._end_elsewhere()
             return
@@ -230,16 +235,16 @@ class MarkBuffer(CallMarks):
             self._put(self._clock(), _PHASE_BEGIN, phase, 0, 0)
 
     def phase_end(self, phase: int) -> None:
-        """End it."""
+        """End a phase begun by `phase_begin`."""
         self._append_own(_PHASE_END, phase)
 
     def begin_explicit(self) -> None:
-        """From now on steps end at `step_end` only."""
+        """Declare that from now on steps end at `step_end` only, not where optimizers step."""
         if get_ident() == self.thread or self._claim_thread(False) == 1:
             self._put(self._clock(), _EXPLICIT, 0, 0, 0)
 
     def step_end(self) -> None:
-        """End the step."""
+        """End the running step by a call of the training, with the thread's CPU time in ns."""
         if get_ident() != self.thread and self._claim_thread(False) != 1:
             return
         self._put_end(self._clock(), _STEP_END, STEPS)
@@ -247,12 +252,16 @@ class MarkBuffer(CallMarks):
     # What else a step holds.
 
     def collect(self, phase: str, info: dict[str, Any]) -> None:
-        """Note a collection of garbage. Python runs signal handlers in here, the C extension does not (garbage.py)."""
+        """Mark the start or stop of a garbage collection, as a callback of `gc.callbacks`.
+
+        Python may run signal handlers in here, and the collector swallows what they raise; the C extension runs none
+        (garbage.py).
+        """
         kind = _GC_BEGIN if phase == "start" else _GC_END
         self._append_own(kind, info.get("generation", 0))
 
     def batch(self, samples: int, tokens: int, work: int) -> None:
-        """Count the batch fetched last; MISSING is not known."""
+        """Count samples, tokens and work (records.py) of the batch fetched last; MISSING if unknown."""
         if tokens != MISSING:
             self._append_own(_BATCH_TOKENS, 0, 0, tokens)
         if work != MISSING:
@@ -260,29 +269,32 @@ class MarkBuffer(CallMarks):
         self._append_own(_BATCH, 0, 0, samples)
 
     def batch_evaluated(self) -> None:
-        """Note that the batch fetched last is an evaluation's."""
+        """Mark the batch fetched last, and thereby the running step, as an evaluation's."""
         if get_ident() == self.thread:
             self._append_own(_BATCH_EVALUATED)
             self._set_flags(self._flags | _EVALUATION)
 
     def model_flops(self, unit: int, argument: int) -> None:
-        """Note the model's FLOPs from the running step on: index in FLOPS_UNITS, `marks.flops_argument`."""
+        """Set the model's FLOPs per unit from the running step on.
+
+        `unit` is an index in FLOPS_UNITS, `argument` the FLOPs as `marks.flops_argument` packs them.
+        """
         self._append_own(_MODEL_FLOPS, unit, 0, argument)
 
     def annotate(self, quantity: int, value: int) -> None:
-        """Add to a quantity of the step: its index in ANNOTATED, and the value."""
+        """Add `value` to a quantity of the running step; `quantity` is its index in ANNOTATED, which gives the unit."""
         if get_ident() == self.thread or self._claim_thread(False) == 1:
             self._put(self._clock(), _ANNOTATION, quantity, 0, value)
 
     def flag(self, flags: int) -> None:
-        """Flag the running step."""
+        """Add flags (`records.Flag` bits) to the running step."""
         self._append(_FLAGS, 0, 0, flags)
         self._set_flags(self._flags | flags)
 
     def compiled(self, graphs: int) -> None:
-        """Note how many graphs were compiled so far."""
+        """Set how many graphs torch.compile has compiled in this process."""
         self._append_own(_COMPILED, 0, 0, graphs)
 
     def spend(self, cost_ns: int) -> None:
-        """Add to what the agent cost the running step."""
+        """Add to the CPU time that the agent cost the training thread in the running step, ns."""
         self._append(_AGENT_COST, 0, 0, cost_ns)

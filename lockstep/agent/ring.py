@@ -100,10 +100,11 @@ class RingWriter:
         self._release.atexit = False
 
     def show_life(self, now_ns: int, *, is_stored: bool = True, has_stepped: bool = True) -> bool:
-        """Store a sign of life (CLOCK_MONOTONIC); return whether the file had to be written again.
+        """Store a heartbeat (CLOCK_MONOTONIC, ns); return whether the file had to be written again.
 
-        That is looked at once a second while steps are made, and at once where a store of somebody else's was not
-        possible. A process that makes none may have given its rank to a child, whose file has the name then.
+        The file is inspected once a second while steps end (`has_stepped`), and immediately if a store by the mark
+        buffer has failed (not `is_stored`). A process that ends no steps is not inspected: a child may have taken its
+        rank, and the child's file then has the name.
 
         Raises
         ------
@@ -127,18 +128,18 @@ class RingWriter:
         self._store(layout.WORD_STATE * _WORD_BYTES, 2 * _WORD_BYTES)
 
     def set_thread(self, thread: int) -> None:
-        """Store which thread trains."""
+        """Store the id of the training thread (`threading.get_ident`)."""
         self._words[layout.WORD_THREAD] = thread
         self._store(layout.WORD_THREAD * _WORD_BYTES, _WORD_BYTES)
 
     def set_device_memory(self, sizes_bytes: tuple[int, int, int, int]) -> None:
-        """Store the memory of the device: bytes reserved, allocated, allocated at most, and of the device."""
+        """Store the device's memory in bytes: reserved, allocated, peak allocated, and total."""
         for place, size_bytes in enumerate(sizes_bytes, layout.WORD_DEVICE_MEMORY):
             self._words[place] = size_bytes
         self._store(layout.DEVICE_MEMORY_OFFSET, layout.DEVICE_MEMORY_BYTES)
 
     def withdraw(self) -> None:
-        """Take the file back: this process turns out to be another rank. Call nothing afterwards."""
+        """Remove the file, because this process turned out to be another rank; the last call to this object."""
         self.set_state(layout.STATE_FINISHED)
         with suppress(OSError, LocalError):
             if self._is_ours() and self._has_name():
@@ -146,7 +147,7 @@ class RingWriter:
                 self.path.parent.rmdir()  # where no other ring is
 
     def write_answer(self, value: Any) -> None:
-        """Store this rank's answer to its profile order (`control.result_to_json`)."""
+        """Store this rank's answer to its capture request (`capture.result_to_json`)."""
         self._write_blob(layout.ANSWER_OFFSET, layout.ANSWER_BYTES, value)
 
     def write_groups(self, value: Any) -> None:
