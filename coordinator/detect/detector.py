@@ -247,8 +247,7 @@ class Detector:
     def _find(self, row: "StepRow", step_seconds: float) -> tuple[Anomaly, ...]:
         policy = self._policy.cause
         found = self._rank_anomalies.find(self.recent_rows, policy)
-        named = {each.ranks[0] for each in found}
-        found += self._intermittent.find(self._slow_rank.far, row, named, policy)
+        found += self._intermittent.find(self._slow_rank.far, row, found, policy)
         if self._unsynchronised_gc.found is not None:
             collecting = [int(self.ranks[column]) for column in self._unsynchronised_gc.found.ranks]
             found = [*without_unsynchronised_gc(found), unsynchronised_gc(self._unsynchronised_gc.found, collecting)]

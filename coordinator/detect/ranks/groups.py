@@ -9,7 +9,7 @@ Shapes: R ranks, G groups, M members of the largest group; O x G x I the ranks o
 
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    Figure = TypeVar("Figure", bound=np.generic)
     Floats = NDArray[np.floating]
     Places = NDArray[np.intp]
 
@@ -91,6 +92,11 @@ class Groups:
         self._group_R = None if self._shape else own_R.astype(np.min_scalar_type(max(self.count - 1, 0)))
         self._is_even = bool((self.sizes_G == self.sizes_G[0]).all()) if self.count else True
 
+    @property
+    def is_regular(self) -> bool:
+        """Whether the groups form a regular pattern, which needs no index."""
+        return self._shape is not None
+
     @cached_property
     def _members_GM(self) -> "NDArray[np.unsignedinteger]":
         """The ranks of each group, built on first use: callers that only spread figures need no list."""
@@ -117,15 +123,19 @@ class Groups:
         assert self._shape is not None
         return rank // self._shape[2] % self.count
 
-    def spread(self, figures_G: "Floats") -> "Floats":
+    def spread(self, figures_G: "NDArray[Figure]") -> "NDArray[Figure]":
         """Return the figure of each rank's group, array of shape (R,)."""
         if self._group_R is not None:
-            figures_R: Floats = figures_G[self._group_R]
+            figures_R: NDArray[Figure] = figures_G[self._group_R]
             return figures_R
         assert self._shape is not None
         outer, _, inner = self._shape
         stretch = np.repeat(figures_G, inner) if inner > 1 else figures_G
-        return np.tile(stretch, outer) if outer > 1 else stretch
+        if outer == 1:
+            return stretch
+        spread_R: NDArray[Figure] = np.empty((outer, len(stretch)), dtype=stretch.dtype)
+        spread_R[:] = stretch
+        return spread_R.reshape(-1)
 
     def broadcast(self, values_R: "Floats", figures_G: "Floats") -> "tuple[Floats, Floats]":
         """Return a view of contiguous `values_R` and each group's figure, in shapes that broadcast."""
@@ -149,11 +159,15 @@ class Groups:
         least_G: Floats = np.fmin.reduce(self._laid_out(values_R), axis=1)
         return least_G
 
-    def sums(self, values_R: "Floats") -> "NDArray[np.float64]":
+    def sums(self, values_R: "Floats | NDArray[np.bool_]") -> "NDArray[np.float64]":
         """Return each group's sum, array of shape (G,)."""
         if self._group_R is not None:
             return np.bincount(self._group_R, values_R, self.count).astype(np.float64)
-        sums_G: NDArray[np.float64] = values_R.reshape(self._shape).sum(axis=(0, 2), dtype=np.float64)
+        assert self._shape is not None
+        outer, count, inner = self._shape
+        # Adding whole blocks is several times faster than adding over two axes.
+        block = np.add.reduce(values_R.reshape(outer, count * inner), axis=0, dtype=np.float64)
+        sums_G: NDArray[np.float64] = block.reshape(count, inner).sum(axis=1)
         return sums_G
 
     def counts(self, ranks: "Places") -> "Places":

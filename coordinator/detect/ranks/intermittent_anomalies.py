@@ -13,7 +13,7 @@ from coordinator.detect.ranks.rank_anomalies import RankAnomalies
 from coordinator.detect.state_dict import nested, part_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -31,11 +31,11 @@ class IntermittentAnomalies:
         self._found: dict[int, Anomaly] = {}
 
     def find(
-        self, far: "Mapping[int, float]", row: "StepRow", named: "Collection[int]", policy: "CausePolicy"
+        self, far: "Mapping[int, float]", row: "StepRow", others: "Sequence[Anomaly]", policy: "CausePolicy"
     ) -> list[Anomaly]:
         """Return an anomaly for each rank that is too often far beyond noise, given those that are so in this step.
 
-        Ranks that are already `named` are left out.
+        Ranks that one of the `others` names are left out.
         """
         test = self.test
         test.step(far, row.step)
@@ -57,8 +57,9 @@ class IntermittentAnomalies:
                 )
                 line = f"rank {found.ranks[0]} works {ratio:.0%} longer in {share:.1%} of the steps, one here and there"
                 self._found[column] = replace(found, evidence=(line, *found.evidence), lost_seconds=more_s)
+        named = {each.ranks for each in others}
         marked = [replace(each, acts=column in test.acting) for column, each in self._found.items()]
-        return [each for each in marked if each.ranks[0] not in named]
+        return [each for each in marked if each.ranks not in named]
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return the learnt state, arrays by name."""

@@ -1,14 +1,18 @@
 # ruff: noqa: N803, N806  (names of arrays end in their shape, see the legend below)
 """Noise groups: one noise figure for all series of a group, and reductions over the series of a group.
 
-Pure. Contiguous noise groups, such as pipeline stages and kinds of domains, need no index.
+Pure. Contiguous noise groups, such as kinds of domains, are slices. Others follow from parallel degrees: each kind of
+series is a pattern of groups (`groups.py`), and passes over all series need no index then.
 
 Shapes: N series, P noise groups, C some of the series.
 """
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from coordinator.detect.ranks.groups import Groups
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,9 +36,12 @@ class NoiseGroups:
         self._runs_P = sizes_P
         self._starts_P = np.cumsum(sizes_P) - sizes_P
         self._group_N = None if is_sorted else group_N.astype(np.min_scalar_type(self.count))
+        self._patterns = _patterns(group_N) if len(group_N) and not is_sorted else ()
 
     def per_series(self, figures_P: "Floats") -> "Floats":
         """Return the figure of each series' noise group, in a shape that broadcasts to (N,)."""
+        if self._patterns:
+            return np.concatenate([groups.spread(figures_P[its]) for _, its, groups in self._patterns])
         if self._group_N is not None:
             figures_N: Floats = figures_P[self._group_N]
             return figures_N
@@ -103,11 +110,7 @@ class NoiseGroups:
 
     def counts_below(self, values_N: "Floats", limit_P: "Figures") -> "NDArray[np.float64]":
         """Return how many of each noise group's series are below its limit, array of shape (P,)."""
-        below_N = values_N < self.per_series(limit_P.astype(np.float32))
-        if self._group_N is None:
-            counts: NDArray[np.float64] = np.add.reduceat(below_N, self._starts_P, dtype=np.float64)
-            return counts
-        return np.bincount(self._group_N, below_N, self.count).astype(np.float64)
+        return self.sums(values_N < self.per_series(limit_P.astype(np.float32)))
 
     def members(self, noise_group: int) -> "Places | slice":
         """Return the indices of the series of a noise group."""
@@ -116,9 +119,28 @@ class NoiseGroups:
         first = int(self._starts_P[noise_group])
         return slice(first, first + int(self._runs_P[noise_group]))
 
-    def sums(self, values_N: "Floats") -> "NDArray[np.float64]":
+    def sums(self, values_N: "Floats | NDArray[np.bool_]") -> "NDArray[np.float64]":
         """Return the sum of each noise group's values, array of shape (P,)."""
         if self._group_N is None:
             sums: NDArray[np.float64] = np.add.reduceat(values_N, self._starts_P, dtype=np.float64)
             return sums
+        if self._patterns:
+            return np.concatenate([groups.sums(values_N[span]) for span, _, groups in self._patterns])
         return np.bincount(self._group_N, values_N, self.count).astype(np.float64)
+
+
+def _patterns(group_N: "Places") -> "tuple[tuple[slice, slice, Groups], ...]":
+    """Return spans of series, the noise groups in each and their pattern; nothing if one has none.
+
+    Spans are as short as possible, given that no two share a noise group and that noise groups ascend over spans.
+    """
+    highest_N = np.maximum.accumulate(group_N)
+    lowest_N = np.minimum.accumulate(group_N[::-1])[::-1]
+    starts = [0, *(np.flatnonzero(lowest_N[1:] > highest_N[:-1]) + 1).tolist(), len(group_N)]
+    spans = [slice(start, stop) for start, stop in pairwise(starts)]
+    patterns = [
+        (span, slice(int(lowest_N[span.start]), int(highest_N[span.stop - 1]) + 1), Groups(group_N[span]))
+        for span in spans
+    ]
+    is_regular = all(groups.is_regular and groups.count == its.stop - its.start for _, its, groups in patterns)
+    return tuple(patterns) if is_regular else ()

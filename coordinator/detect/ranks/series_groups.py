@@ -9,10 +9,11 @@ Shapes: N series of the series group, P noise groups of it.
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from coordinator.detect.ranks.alarms import Alarms
@@ -32,10 +33,6 @@ class JointTest(Protocol):
     limits: "DetectionLimits"
     alarms: "Alarms"
     mirrored: "MirroredTest"
-
-    @property
-    def alarm_N(self) -> "NDArray[np.bool_]":
-        """Which series of all series groups are in alarm."""
 
     @property
     def suspicious(self) -> "NDArray[np.intp]":
@@ -83,7 +80,8 @@ class SeriesGroup:
     @property
     def alarm_N(self) -> "NDArray[np.bool_]":
         """Which series are in alarm, array of shape (N,)."""
-        alarm_N: NDArray[np.bool_] = self._test.alarm_N[self.span]
+        alarm_N = np.zeros(self.span.stop - self.span.start, dtype=bool)
+        alarm_N[self.alarms] = True
         return alarm_N
 
     @property

@@ -211,7 +211,8 @@ class SlowRankTest:
         if not self.has_replicas:
             return self.ranks.alarm_N
         is_D = (self.replica_groups.counts(alarmed) > 0) & (self.replica_groups.sizes_G <= self._policy.whole_max)
-        is_R: NDArray[np.bool_] = is_D[self.replica_groups.group_R] | self.ranks.alarm_N
+        is_R = self.replica_groups.spread(is_D)
+        is_R[alarmed] = True
         return is_R
 
     def _unit_P(self, reference_P: "NDArray[np.floating]") -> "NDArray[np.floating]":
@@ -440,5 +441,5 @@ def _sharing(slow_G: "NDArray[np.bool_]", mean_G: "Floats", groups: Groups, abov
     """
     if not slow_G.any():
         return np.zeros(len(above_R), dtype=bool)
-    sharing_R: NDArray[np.bool_] = slow_G[groups.group_R] & (above_R > -_SHARED_MIN * groups.spread(mean_G))
+    sharing_R: NDArray[np.bool_] = groups.spread(slow_G) & (above_R > -_SHARED_MIN * groups.spread(mean_G))
     return sharing_R

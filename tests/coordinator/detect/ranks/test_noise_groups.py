@@ -5,10 +5,18 @@ import pytest
 
 from coordinator.detect.ranks.noise_groups import NoiseGroups
 
-LAYOUTS = [[0] * 24, [0] * 8 + [1] * 16, [0, 1] * 12, [k for k in range(12) for _ in range(2)]]
+LAYOUTS = {
+    "one": [0] * 24,
+    "two": [0] * 8 + [1] * 16,
+    "interleaved": [0, 1] * 12,
+    "many": [k for k in range(12) for _ in range(2)],
+    "stages, replicas and stages": [0, 0, 1, 1] * 5 + [2] * 2 + [3] * 2,
+    "parts in stages": [0, 1, 2] * 4 + [3, 4, 5] * 4,
+    "irregular": [0, 1, 1, 0] * 5 + [2] * 4,
+}
 
 
-@pytest.mark.parametrize("noise_groups", LAYOUTS, ids=["one", "two", "interleaved", "many"])
+@pytest.mark.parametrize("noise_groups", LAYOUTS.values(), ids=LAYOUTS)
 def test_pools_are_read_alike_however_they_lie(noise_groups):
     """Sums, bounds, who is above and what is clipped: as a look at each series would have it."""
     pool_of = np.array(noise_groups)
@@ -29,6 +37,9 @@ def test_pools_are_read_alike_however_they_lie(noise_groups):
         others = np.setdiff1d(np.flatnonzero(values > limit_of_each), those)
         assert noise_groups.above_but(values, limit, those).tolist() == others.tolist()
         assert noise_groups.sums(values) == pytest.approx([values[pool_of == k].sum() for k in range(count)], abs=1e-5)
+        below = [np.count_nonzero(values[pool_of == k] < limit[k]) for k in range(count)]
+        assert noise_groups.counts_below(values, limit).tolist() == below
+        assert np.broadcast_to(noise_groups.per_series(limit), 24).tolist() == limit_of_each.tolist()
         assert noise_groups.of(those).tolist() == pool_of[those].tolist()
         assert noise_groups.counts(those).tolist() == np.bincount(pool_of[those], minlength=count).tolist()
     assert [np.arange(24)[noise_groups.members(k)].tolist() for k in range(count)] == [
