@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Learner:
-    """An object whose state is its attributes `LEARNT`: numbers, deques of numbers, and learners.
+    """An object whose state is its attributes `LEARNT`: numbers, deques of numbers, arrays, and learners.
 
     Arrays have the names of the attributes, without leading underscores.
     """
@@ -27,14 +27,14 @@ class Learner:
     LEARNT: ClassVar[tuple[str, ...]] = ()
 
     def state_dict(self) -> "StateDict":
-        """Return the learnt state: a 0-d array for a number, a 1-d array for a deque."""
+        """Return the learnt state: a 0-d array for a number, a 1-d array for a deque, and arrays themselves."""
         state: StateDict = {}
         for name in self.LEARNT:
             value, kept = getattr(self, name), name.strip("_")
             if isinstance(value, Learner):
                 state |= nested({kept: value.state_dict()})
             else:
-                state[kept] = np.array(value, dtype=np.float64)
+                state[kept] = value if isinstance(value, np.ndarray) else np.array(value, dtype=np.float64)
         return state
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
@@ -44,8 +44,8 @@ class Learner:
             value, kept = getattr(self, name), name.strip("_")
             if isinstance(value, Learner):
                 parts[kept] = value
-            elif kept in state and state[kept].ndim == isinstance(value, deque):
-                figures[name] = _as(value, state[kept].astype(np.float64).tolist())
+            elif kept in state and _fits(value, state[kept]):
+                figures[name] = _as(value, state[kept])
             else:
                 return
         for name, figure in figures.items():
@@ -54,9 +54,17 @@ class Learner:
             part.load_state_dict(part_of(state, kept))
 
 
-def _as(value: Any, kept: Any) -> Any:
-    """Convert a stored number or list to the type of the attribute."""
-    return deque(kept, maxlen=value.maxlen) if isinstance(value, deque) else type(value)(kept)
+def _fits(value: Any, kept: "NDArray[np.generic]") -> bool:
+    """Whether a stored array has the shape of the attribute; a deque may have any length."""
+    return kept.ndim == 1 if isinstance(value, deque) else kept.shape == np.shape(value)
+
+
+def _as(value: Any, kept: "NDArray[np.generic]") -> Any:
+    """Convert a stored array to the type of the attribute."""
+    if isinstance(value, np.ndarray):
+        return kept.astype(value.dtype)
+    figures: Any = kept.astype(np.float64).tolist()
+    return deque(figures, maxlen=value.maxlen) if isinstance(value, deque) else type(value)(figures)
 
 
 def nested(parts: "Mapping[str, StateDict]") -> "StateDict":

@@ -19,6 +19,7 @@ from coordinator.detect.links.tomography import GROUP, LinkVerdict, Tomography
 from coordinator.detect.links.transfers import Transfers, TransferTimes
 from coordinator.detect.ranks.groups import Groups, has_nan, median_of
 from coordinator.detect.ranks.series_cusum import CusumTest
+from coordinator.detect.state_dict import nested, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -256,16 +257,14 @@ class SlowLinkTest:
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return what was learnt and what is in alarm, arrays by name."""
-        test = {f"test.{name}": value for name, value in self._test.state_dict().items()}
-        return self._own() | {"layout": np.array([self._layout])} | test
+        return self._own() | {"layout": np.array([self._layout])} | nested({"test": self._test.state_dict()})
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
         """Restore the result of `state_dict`; if the groups differ, nothing is restored."""
-        own, prefix = self._own(), "test."
+        own = self._own()
         is_ours = "layout" in state and state["layout"].shape == (1,) and state["layout"][0] == self._layout
         fits = all(name in state and state[name].shape == value.shape for name, value in own.items())
-        test = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-        if is_ours and fits and self._test.load_state_dict(test):
+        if is_ours and fits and self._test.load_state_dict(part_of(state, "test")):
             for name, value in own.items():
                 np.copyto(value, state[name].astype(value.dtype))
 

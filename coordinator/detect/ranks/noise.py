@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.detect.state_dict import Learner
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -84,7 +86,7 @@ class PresentScatter:
         self.sigma_K += self._rate_K * (now_K - self.sigma_K)
 
 
-class PooledNoise:
+class PooledNoise(Learner):
     """Standard deviation per noise group; `sigma_P` is NaN until a noise group has been seen.
 
     Differences beyond a few sigma are stalls and onsets and are clipped, unless they are frequent: their share,
@@ -92,6 +94,8 @@ class PooledNoise:
     counted: in a noise group of two, an onset alone would count as a burst and delay its own alarm. `zero_share_P` is
     the share of series that do not move from step to step, because they are the reference themselves.
     """
+
+    LEARNT = ("updates_P", "samples_P", "sigma_P", "outlier_share_P", "zero_share_P")
 
     def __init__(self, noise_groups: "NoiseGroups") -> None:
         self._noise_groups = noise_groups
@@ -196,13 +200,3 @@ class PooledNoise:
             own = difference_N[members][is_known_N[members]]
             first = _MEDIAN_TO_SIGMA * float(np.median(own)) if len(own) else np.nan
             self.sigma_P[noise_group] = first if first > _SIGMA_MIN else mean_P[noise_group]
-
-    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
-        """Return the learnt state, arrays by name."""
-        return {
-            "updates": self.updates_P,
-            "samples": self.samples_P,
-            "sigma": self.sigma_P,
-            "outlier_share": self.outlier_share_P,
-            "zero_share": self.zero_share_P,
-        }

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.detect.ranks.groups import Groups
+from coordinator.detect.state_dict import Learner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -36,8 +37,10 @@ _NOISIER_FACTOR = 1.5  # two estimates from 64 differences rarely differ by more
 _MOVES_MIN = 1e-6  # ratio; smaller differences are rounding errors
 
 
-class PlaceEffects:
+class PlaceEffects(Learner):
     """State of the `places` of one layout, each of at least two ranks; None if each rank is alone at its place."""
+
+    LEARNT = ("_level_LM", "_last_LM", "_effect_L", "_moves_L", "_steps")
 
     def __init__(self, places: Groups | None, stages: Groups) -> None:
         self.places = places
@@ -131,25 +134,6 @@ class PlaceEffects:
     def _is_left_out(self, values_LM: "Floats", is_left_out_R: "Marks | None") -> "Marks":
         is_left_out_LM: Marks = np.isnan(values_LM)
         return is_left_out_LM if is_left_out_R is None else is_left_out_LM | is_left_out_R[self._member_LM]
-
-    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
-        """Return the learnt state, arrays by name."""
-        return {
-            "level": self._level_LM,
-            "last": self._last_LM,
-            "effect": self._effect_L,
-            "moves": self._moves_L,
-            "steps": np.array([self._steps]),
-        }
-
-    def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Restore the result of `state_dict`; arrays that do not fit are ignored."""
-        own = {"level": self._level_LM, "last": self._last_LM, "effect": self._effect_L, "moves": self._moves_L}
-        if "steps" not in state or any(name not in state or state[name].shape != own[name].shape for name in own):
-            return
-        for name, value in own.items():
-            np.copyto(value, state[name].astype(np.float32))
-        self._steps = int(state["steps"][0])
 
 
 def _sampled(places: Groups) -> "NDArray[np.int32]":

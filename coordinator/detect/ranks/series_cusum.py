@@ -57,9 +57,8 @@ class CusumTest:
     """The test's state for N series; steps must be given in ascending order.
 
     `series_groups` holds, for each series group in turn, the noise group of each of its series, numbered from 0 within
-    the series group. `alarm_N` is the verdict, computed on access from `alarms`. `series_groups[k]` is the view of one
-    series group. `test` names the test's share of the error budget. With `learns_tail`, limits follow from the peaks of
-    sums that returned to zero.
+    the series group. `series_groups[k]` is the view of one series group. `test` names the test's share of the error
+    budget. With `learns_tail`, limits follow from the peaks of sums that returned to zero.
     """
 
     def __init__(
@@ -125,13 +124,6 @@ class CusumTest:
     def noise(self) -> "PooledNoise":
         """Noise of single steps."""
         return self.limits.single
-
-    @property
-    def alarm_N(self) -> "Marks":
-        """Which series are in alarm, array of shape (N,)."""
-        alarm_N = np.zeros(self.count, dtype=bool)
-        alarm_N[self.alarms.series_A] = True
-        return alarm_N
 
     @property
     def suspicious(self) -> "Places":

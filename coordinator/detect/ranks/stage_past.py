@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.detect.ranks.groups import Groups, has_nan, middle
+from coordinator.detect.state_dict import Learner
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,8 +29,10 @@ _REFERENCE_STEPS = 8
 _YOUNG_WEIGHT = 2.0  # a young past follows the last steps, since the first ones are warm-up
 
 
-class StagePast:
+class StagePast(Learner):
     """State of the past of `stages` stages; `usual_P` is the recent work of each, seconds, NaN while unknown."""
+
+    LEARNT = ("_past_P", "_references_KP")
 
     def __init__(self, stages: int) -> None:
         self._all_stages = Groups(np.zeros(stages, dtype=np.intp))
@@ -99,13 +102,7 @@ class StagePast:
         own_P = rate * np.minimum(np.maximum(own_P, -most), most)
         self._past_P = self._past_P * ((1 + rate * min(max(common - 1, -most), most)) * (1 + own_P))
 
-    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
-        """Return the learnt state, arrays by name."""
-        return {"past": self._past_P, "references": self._references_KP}
-
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Restore the result of `state_dict`; arrays that do not fit are ignored."""
-        for name, present in (("past", self._past_P), ("references", self._references_KP)):
-            if name in state and state[name].shape == present.shape:
-                np.copyto(present, state[name].astype(present.dtype))
+        """Restore the result of `state_dict`; if any array does not fit, nothing is restored."""
+        super().load_state_dict(state)
         self.usual_P = middle(self._references_KP)

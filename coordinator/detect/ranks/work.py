@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.detect.state_dict import Learner
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -27,8 +29,10 @@ _SQUARE_MIN = 1e-30  # of work: avoids a division by zero in a stage whose ranks
 _MISFIT_SIGMAS = 5.0  # Student's t of the residuals' slope over work; one slow rank causes at most 3
 
 
-class WorkCorrection:
+class WorkCorrection(Learner):
     """State of one slope a stage; `policy` may be replaced."""
+
+    LEARNT = ("_products_2P",)
 
     def __init__(self, stages: "Groups", policy: "WorkPolicy") -> None:
         self.policy = policy
@@ -97,12 +101,3 @@ class WorkCorrection:
         square_P, product_P = self._products_2P
         slope_P: NDArray[np.float64] = product_P / np.maximum(square_P, _SQUARE_MIN)
         return slope_P
-
-    def state_dict(self) -> "dict[str, NDArray[np.generic]]":
-        """Return the learnt state, arrays by name."""
-        return {"products": self._products_2P}
-
-    def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
-        """Restore the result of `state_dict`."""
-        if "products" in state and state["products"].shape == self._products_2P.shape:
-            self._products_2P = state["products"].astype(np.float64)

@@ -18,7 +18,7 @@ def run(values, *, noise_groups=None):
     first = [None] * values.shape[1]
     for step, row in enumerate(values):
         test.step(row, step)
-        for series in np.flatnonzero(test.alarm_N):
+        for series in test.alarms.series_A.tolist():
             first[series] = step if first[series] is None else first[series]
     return test, first
 
@@ -53,7 +53,7 @@ def test_a_family_may_have_a_threshold_of_its_own():
     alarmed = []
     for step, row in enumerate(values[:64]):
         test.step(row, step)
-        alarmed.append(np.flatnonzero(test.alarm_N).tolist())
+        alarmed.append(test.alarms.series_A.tolist())
     assert alarmed[61:] == [[], [3], [3, 11]]
     for sigmas, least in ((15.0, POLICY.alarm_sigmas), (5.0, 5.0)):
         test.set_policy(POLICY, alarm_sigmas=[(test.series_groups[1], sigmas)])
@@ -83,9 +83,9 @@ def test_an_alarm_ends_after_quiet_steps_and_not_before():
     values[60:80, 0] += 0.05
     values[80:84, 0] = np.nan
     test, _ = run(values[:88])
-    assert test.alarm_N[0]
+    assert 0 in test.alarms
     test, _ = run(values[:90])
-    assert not test.alarm_N[0]
+    assert 0 not in test.alarms
     assert test.alarms.of(0)[1] == -1
 
 
@@ -185,7 +185,7 @@ def test_a_memory_taken_back_goes_on_as_if_nothing_had_been(at):
     for step, row in enumerate(values[at:], start=at):
         whole.step(row, step)
         second.step(row, step)
-        assert second.alarm_N.tolist() == whole.alarm_N.tolist()
+        assert second.alarms.series_A.tolist() == whole.alarms.series_A.tolist()
         assert second.alarms.onset_A.tolist() == whole.alarms.onset_A.tolist()
     assert second.alarms.level_A == pytest.approx(whole.alarms.level_A)
 
@@ -208,10 +208,10 @@ def test_a_threshold_can_be_changed_while_the_test_runs():
         if step == 50:
             strict.set_policy(ExcessPolicy(floor_ratio=0.08))
         strict.step(row, step)
-        assert not strict.alarm_N.any()
+        assert not len(strict.alarms)
     strict.set_policy(POLICY)
     strict.step(values[-1], len(values))
-    assert np.flatnonzero(strict.alarm_N).tolist() == [3]
+    assert strict.alarms.series_A.tolist() == [3]
 
 
 def test_what_was_silicon_before_is_no_part_of_the_onset():

@@ -32,12 +32,12 @@ def test_families_are_judged_as_they_would_be_alone():
         together.step(np.concatenate(row), step)
         for series_group, test, own in zip(together.series_groups, alone, row, strict=True):
             test.step(own, step)
-            assert series_group.alarm_N.tolist() == test.alarm_N.tolist()
+            assert series_group.alarm_N.nonzero()[0].tolist() == test.alarms.series_A.tolist()
             assert together.noise.sigma_P[series_group.noise_groups] == pytest.approx(
                 test.noise.sigma_P, rel=0.05, nan_ok=True
             )
-            assert series_group.is_alarmed == bool(test.alarm_N.any())
-            for series in np.flatnonzero(test.alarm_N).tolist():
+            assert series_group.is_alarmed == bool(len(test.alarms))
+            for series in test.alarms.series_A.tolist():
                 assert series in series_group
                 level, onset = test.alarms.of(series)
                 assert series_group.level_and_onset(series) == (pytest.approx(level, rel=0.01), onset)

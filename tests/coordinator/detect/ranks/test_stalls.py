@@ -59,7 +59,7 @@ def test_stalls_that_follow_each_other_by_chance_never_alarm(rate, again):
         test = CusumTest([np.zeros(2048, dtype=np.intp)], ExcessPolicy())
         for place, row in enumerate(values):
             test.step(row, place)
-            assert not test.alarm_N.any(), place
+            assert not len(test.alarms), place
 
 
 def test_a_fault_among_stalls_is_found_once_it_has_lasted_longer_than_they_do():
@@ -71,7 +71,7 @@ def test_a_fault_among_stalls_is_found_once_it_has_lasted_longer_than_they_do():
     test, first = CusumTest([np.zeros(1024, dtype=np.intp)], ExcessPolicy()), {}
     for place, row in enumerate(values):
         test.step(row, place)
-        first |= {int(series): place for series in np.flatnonzero(test.alarm_N) if int(series) not in first}
+        first |= {series: place for series in test.alarms.series_A.tolist() if series not in first}
     assert set(first) == {7, 9}
     assert first[7] in range(83, 87)
     assert first[9] == 82
