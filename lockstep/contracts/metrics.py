@@ -88,7 +88,7 @@ def _coordinator(
     )
 
 
-_JUDGED: tuple[Metric, ...] = (
+_EVALUATED: tuple[Metric, ...] = (
     _coordinator("lockstep_run_ranks", "gauge", "World size of a run.", "run"),
     _coordinator(
         "lockstep_run_ranks_reporting", "gauge", "Ranks that reported one of the last completed steps.", "run"
@@ -400,5 +400,5 @@ _JUDGED: tuple[Metric, ...] = (
 )
 
 
-CATALOGUE: tuple[Metric, ...] = (*MEASURED, *OWN, *MEMORY, *INSPECTED, *_JUDGED, *PROCESS)
+CATALOGUE: tuple[Metric, ...] = (*MEASURED, *OWN, *MEMORY, *INSPECTED, *_EVALUATED, *PROCESS)
 BY_NAME = {metric.name: metric for metric in CATALOGUE}

@@ -25,7 +25,7 @@ _WHOLE_STEP_EVENTS = 0.5
 recordings the fewest are 0.71 of the median."""
 _CARRIED_MAX_RATIO = 0.05
 """A step that is 5 % longer is worth an alert (detection's floor); the recordings have below 1 %, 29 and 165 %."""
-_JUDGED_STEPS = 3
+_STEPS_MIN = 3
 """With two steps it is unknown which one is usual."""
 
 
@@ -230,7 +230,7 @@ def _flagged(
     step = bind_to_steps(columns, steps)
     for counted in (columns.thread == thread, columns.on_device):
         events = np.bincount(step[counted & (step != ABSENT)], minlength=len(steps))
-        if len(steps) >= _JUDGED_STEPS:
+        if len(steps) >= _STEPS_MIN:
             partial[[0, -1]] |= events[[0, -1]] < _WHOLE_STEP_EVENTS * np.median(events)
     partial[0] |= _carried_ns(columns, step) > _CARRIED_MAX_RATIO * (steps.end_ns[0] - steps.start_ns[0])
     return steps
