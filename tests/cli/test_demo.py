@@ -1,11 +1,9 @@
-"""The demonstration's verdict and view; the demonstration itself."""
+"""The demonstration's verdict and view; tests/distributions and tests/end_to_end run the demonstration itself."""
 
 import asyncio
 import io
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import fields
 from types import SimpleNamespace
 
@@ -34,8 +32,6 @@ CRASH = INCIDENT | {
     "kind": "crash", "cause": "process", "function": "training.py(80): reject_document", "root_cause": "ValueError",
 }  # fmt: skip
 
-DEMO_LIMIT_S = 600
-"""Longer than a demonstration on a busy machine, which ends by limits of its own."""
 WHERE_IT_RUNS = {"root", "spool_directory", "http_host", "http_port"}
 """Directories and ports of its own, so that it disturbs no services of the machine."""
 OF_ONE_NODE = {"metrics_level"}
@@ -274,20 +270,6 @@ def test_captures_go_where_there_is_space(monkeypatch, tmp_path):
     assert session._roomy_directory(tmp_path) is None
     monkeypatch.setattr(session.shutil, "disk_usage", lambda _: usage._replace(free=1 << 30))
     assert session._roomy_directory(tmp_path) == tmp_path
-
-
-@pytest.mark.alone
-@pytest.mark.torch
-@pytest.mark.timeout(DEMO_LIMIT_S + 30)
-def test_the_demonstration_is_right_about_data():
-    """`lockstep demo --fault data --rank 1 --json` ends with 0 and a right verdict on its last line."""
-    command = [sys.executable, "-m", "lockstep.cli.main", "demo", "--fault", "data", "--rank", "1", "--json"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEMO_LIMIT_S, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    verdict = json.loads(ended.stdout.splitlines()[-1])
-    assert (verdict["rank"], verdict["cause"], verdict["correct"]) == (1, "data", True)
-    assert "read_document" in verdict["function"]
-    assert abs(verdict["onset_step"] - verdict["fault_step"]) <= 3
 
 
 @pytest.mark.parametrize(
