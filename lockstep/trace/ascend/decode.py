@@ -145,8 +145,8 @@ class AscendDecoder(PieceDecoder[AscendBlock]):
 def _block_of_whole(text: bytes) -> AscendBlock:
     try:
         return _block_of(_EVENTS.decode(text)) or _sure(_block_of(_EXACT_EVENTS.decode(text)))
-    except (msgspec.ValidationError, UnicodeDecodeError):
-        pass  # one event of another form must not cost the block
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass  # one event of another form, or not in UTF-8, must not cost the block
     return _block_of_loose(_LOOSE_EVENTS.decode(text.decode(errors="replace").encode()))
 
 

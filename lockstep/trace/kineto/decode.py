@@ -100,8 +100,8 @@ class TraceDecoder(PieceDecoder[EventBlock]):
         for decoder in self._decoders:
             try:
                 block = block_of(decoder.decode(text), self.kinds)
-            except (msgspec.ValidationError, UnicodeDecodeError):
-                continue  # one event of another form must not cost the block
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue  # one event of another form, or not in UTF-8, must not cost the block
             if block:
                 if block.is_exact:
                     self._decoders = [_EXACT_EVENTS]  # the other blocks have such times, too
@@ -112,7 +112,7 @@ class TraceDecoder(PieceDecoder[EventBlock]):
         try:
             document: _Document | _LooseDocument = _DOCUMENT.decode(text)
             block = block_of(document.traceEvents, self.kinds)
-        except (msgspec.ValidationError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError):
             block = None
         if block is None:
             document = _LOOSE_DOCUMENT.decode(_readable(text))

@@ -52,6 +52,16 @@ def test_times_as_numbers_are_exact(tmp_path, number):
     assert first == round(float(number.split(".")[0])) * 1000 + (401 if "." in number else 0)
 
 
+@pytest.mark.parametrize("block_bytes", [300, 1 << 20])
+def test_names_that_are_not_utf8_do_not_cost_the_trace(tmp_path, block_bytes):
+    """Bytes that no encoding explains are replaced, in the last block and in others."""
+    path = write(tmp_path, _EVENTS)
+    path.write_bytes(path.read_bytes().replace(b'"n 1 ', b'"n \xff ').replace(b'"n 39 ', b'"n \xff '))
+    names = [each.name for block in _blocks(path, 1 << 20, block_bytes) for each in block.complete]
+    assert len(names) == 40
+    assert [i for i, name in enumerate(names) if name.startswith("n \ufffd ")] == [1, 39]
+
+
 def test_bad_events_cost_themselves_only(tmp_path):
     """Events of any other form are dropped and counted, those of other phases only counted."""
     bad = """{"ph": "X", "name": 3, "ts": "1.0", "dur": 1}, {"ph": "X", "name": "no time"}, 17, null,

@@ -133,6 +133,15 @@ def test_names_that_are_not_utf8_do_not_cost_the_trace(tmp_path):
     assert load_trace(write(tmp_path, content)).names == ["a�", "good"]
 
 
+def test_bytes_that_are_not_utf8_cost_no_other_event(tmp_path):
+    """Whatever stands around them: a number that is none, and thousands of events in other blocks."""
+    good = [event(f"good {i}") for i in range(20_000)]
+    content = document([*good[:10_000], event("ab", args={"x": 8_888_888}), *good[10_000:]])
+    content = content.replace(b"ab", b"a\xff", 1).replace(b"8888888", b"NaN", 1)
+    names = load_trace(write(tmp_path, content)).names
+    assert (len(names), names[10_000]) == (20_001, "a\ufffd")
+
+
 _HOSTILE = {
     "empty": b"",
     "blank": b" \n\t ",
