@@ -155,6 +155,7 @@ def test_a_training_image_needs_the_agents_distribution_alone(built, tmp_path, p
     assert "choose from 'run', 'doctor', 'build-hooks'" in ended.stderr
 
 
+@pytest.mark.alone  # next to other tests a second rank may really be slow
 @pytest.mark.timeout(DEMO_LIMIT_S + 30)
 def test_the_demonstration_is_right_next_to_a_users_own_folders(programs, project):
     """Ranks, capture, summary worker and diagnosis, all from the wheel: it ends with 0 and a right verdict on its last line."""
