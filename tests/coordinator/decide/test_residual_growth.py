@@ -7,7 +7,7 @@ import pytest
 from coordinator.decide.incident_tracker import IncidentTracker
 from coordinator.decide.residual_growth import residual_growth
 from coordinator.decide.saved_run import SavedRun
-from coordinator.detect.anomalies import FLUCTUATION, SLOW_RANK, UNSYNCHRONISED_GC
+from coordinator.detect.anomalies import FLUCTUATION, SLOW_LINK, SLOW_RANK, UNSYNCHRONISED_GC
 from coordinator.settings.run_policy import RunPolicy
 from tests.coordinator.conftest import anomaly, evaluated
 
@@ -140,6 +140,18 @@ def test_a_rank_that_explains_a_tenth_of_its_slow_job_does_not_hide_it(cause, fo
     assert sorted(kind for kind, _ in book.opened) == [FLUCTUATION, SLOW_RANK]
     run = book.incident(FLUCTUATION)
     assert (run.onset_step, run.cause, run.scope, run.ranks) == (60, cause, "job", ())
+
+
+def test_a_job_stays_reported_while_small_culprits_come_together_or_go():
+    """A card of a node that costs little, two ranks, and one that is repaired before the job is."""
+    job = replace(slower_steps(0.9, cause="link"), is_sure=True)
+    card = anomaly(kind=SLOW_LINK, cause="link", scope="node", ranks=(0, 1), domain=None, onset=60, seconds=0.05)
+    for culprits in ([replace(card, node="a")], [RANK, replace(RANK, ranks=(3,), onset_step=64)], [RANK]):
+        book = Book()
+        book.take(range(62, 100), *culprits, job)
+        book.take(range(100, 130), job)
+        assert [kind for kind, _ in book.opened] == [culprits[0].kind, FLUCTUATION]
+        assert [each.kind for each in book.tracker.incidents.values()] == [FLUCTUATION]
 
 
 def collecting(cost_seconds):
