@@ -11,10 +11,10 @@ asynchronous collectives, of 100 ms.
 
 Thread CPU time, on one processor (placement.py). Hot: one call after another. Cold: 64 MB are touched before each call,
 which is what a training's own work does to the caches; the lower quartile of a round. One rule scales all rows of the
-table to the machine that the budgets are for: what an empty kernel in Python added in the same round, hot by hot and
-cold by cold (collective_cost.py); the figures as measured are next to the scaled ones. Memory: by how much a rank
-grows, its ring included. Whole step: benchmarks/agent_job.py, whose records' own `agent_ns` is an estimate from these
-figures (agent.py). Rounds are counted, and the jobs have a limit of time: it ends on a busy machine as well.
+table from a slower machine to the one that the budgets are for: what an empty kernel in Python added in the same round,
+hot by hot and cold by cold (collective_cost.py); the figures as measured are next to the scaled ones. Memory: by how
+much a rank grows, its ring included. Whole step: benchmarks/agent_job.py, whose records' own `agent_ns` is an estimate
+from these figures (agent.py). Rounds are counted, and the jobs have a limit of time: it ends on a busy machine as well.
 
 Exit code 1 when a budget is missed, 2 when the C extension or the kernels in C++ are not built.
 """

@@ -14,10 +14,10 @@ tests/benchmarks/test_collective_cost.py holds them.
 
 The floors are what any kernel in Python costs: one that only passes the collective on, and the same with an empty
 callback on the future. No change of the agent touches them, but machines do: virtual ones of one kind took 7 and 25
-us for the first, and one takes twice as long while others use its cores. What a variant adds in a round is therefore
-scaled to the machine whose floors are FLOOR by what the floor added in the same round; a figure is the median of the
-rounds, and the table agrees with FLOOR by definition. The rows "two processors" are what is added where the backend's
-threads run on another one.
+us for the first, and one takes twice as long while others use its cores. What a variant adds in a round in which the
+floor is slower than FLOOR is therefore scaled to the machine whose floors those are; in others it is as measured. A
+figure is the median of the rounds. The rows "two processors" are what is added where the backend's threads run on
+another one.
 
 Exit code 1 when a budget is missed, 2 when the kernels in C++ are not built.
 """
@@ -159,9 +159,9 @@ class Slowness:
         return Check(f"{what}, the floor here, against its machine", f"{hot:.2f} hot, {cold:.2f} cold")
 
     def figure(self, costs: list[Cost]) -> Figure:
-        """Return the median of the rounds, as measured, and as the floor's machine would have taken."""
+        """Return the median of the rounds, as measured, and as the floor's machine would have taken if it is faster."""
         scaled = [
-            Cost(cost.hot_ns / hot, None if cost.cold_ns is None else cost.cold_ns / cold)
+            Cost(cost.hot_ns / max(hot, 1.0), None if cost.cold_ns is None else cost.cold_ns / max(cold, 1.0))
             for cost, hot, cold in zip(costs, self.hot, self.cold, strict=True)
         ]
         return Figure(_median(costs), _median(scaled))

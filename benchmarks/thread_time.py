@@ -1,9 +1,10 @@
 """CPU time of this thread on the machine that budgets are for, with warm caches and with cold ones.
 
 Virtual machines of one kind differ by a factor of three, and from one second to the next, as others use their cores.
-Fixed work therefore runs right before and after whatever is measured, and the cost is scaled to the machine that takes
-REFERENCE_NS for that work. The work is Python that computes in warm caches: it shows how fast a core is, not how far
-its memory is.
+Fixed work therefore runs right before and after whatever is measured, and where it takes longer than REFERENCE_NS, the
+cost is scaled to the machine that takes that. On a faster machine, a cost is what was measured: budgets are of time, and
+what is hard for one machine is not equally hard for another. The work is Python that computes in warm caches: it shows
+how fast a core is, not how far its memory is.
 """
 
 import statistics
@@ -38,11 +39,11 @@ class ReferenceMachine:
         self._marks = bytes(REFERENCE_MARKS * MARK_BYTES)
 
     def scaled(self, measure: Callable[[], float]) -> float:
-        """Return what the reference machine would have measured."""
+        """Return what the reference machine would have measured, or what this one has if it is faster."""
         before_ns = self._clock(self._reference)
         cost = measure()
         self.slowness.append((before_ns + self._clock(self._reference)) / (2 * REFERENCE_NS))
-        return cost / self.slowness[-1]
+        return cost / max(self.slowness[-1], 1.0)
 
     def median(self, measure: Callable[[], float], rounds: int = _ROUNDS) -> float:
         """Return the median of several measurements, each scaled."""

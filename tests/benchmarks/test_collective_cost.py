@@ -46,8 +46,9 @@ def test_the_floor_is_measured_with_the_kernels():
     for operation, costs in added.one_processor.items():
         assert set(costs) == {"Python", FLOORS[operation][0]}
         assert all(figure.raw.cold_ns is not None for figure in costs.values())
-        floor, expected = costs[FLOORS[operation][0]].scaled, collective_cost.FLOOR[operation]
-        assert (floor.hot_ns, floor.cold_ns) == pytest.approx((expected.hot_ns, expected.cold_ns))
+        floor, most = costs[FLOORS[operation][0]].scaled, collective_cost.FLOOR[operation]
+        assert floor.hot_ns <= most.hot_ns * (1 + 1e-9)
+        assert floor.cold_ns <= most.cold_ns * (1 + 1e-9)
     assert set(added.bare) == set(added.slowness) == set(OPERATIONS)
 
 
@@ -66,8 +67,15 @@ def test_disturbed_rounds_do_not_decide():
     assert slowness.figure(costs[BARE]) == Figure(raw=Cost(10_000, 18_000), scaled=Cost(5_000, 9_000))
 
 
+def test_where_the_floor_is_faster_a_cost_is_what_was_measured():
+    """A budget is of time: a machine on which an empty kernel is cheap does not make the others cheap as well."""
+    slowness = collective_cost.Slowness(hot=[0.5, 0.5, 0.5], cold=[0.4, 2.0, 2.0])
+    found = slowness.figure([Cost(1_000, 6_000), Cost(1_200, 16_000), Cost(1_400, 18_000)])
+    assert found == Figure(raw=Cost(1_200, 16_000), scaled=Cost(1_200, 8_000))
+
+
 def figure(hot_ns, cold_ns=None):
-    """Return one whose raw cost is beyond every budget: scaled ones are judged."""
+    """Return one whose raw cost is beyond every budget: scaled ones are compared with it."""
     return Figure(raw=Cost(9_000_000, 9_000_000), scaled=Cost(hot_ns, cold_ns))
 
 

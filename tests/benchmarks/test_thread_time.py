@@ -17,7 +17,12 @@ def test_a_slow_machine_does_not_decide():
     assert machine(1, 1).scaled(lambda: 90.0) == 90.0
     assert machine(3, 3).scaled(lambda: 270.0) == 90.0
     assert machine(2, 4).scaled(lambda: 270.0) == 90.0
-    assert machine(0.5, 0.5).scaled(lambda: 45.0) == 90.0
+
+
+def test_on_a_faster_machine_a_cost_is_what_was_measured():
+    """A budget is of time: what computes faster does not reach memory or the system as much faster."""
+    assert machine(0.5, 0.5).scaled(lambda: 90.0) == 90.0
+    assert machine(0.5, 2.5).scaled(lambda: 90.0) == 60.0
 
 
 def test_one_slow_round_does_not_decide():
