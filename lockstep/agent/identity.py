@@ -1,7 +1,6 @@
 """The identity of this training process: rank, world size, run, and the directory shared with its node's exporter."""
 
 import os
-import re
 import socket
 import sys
 import time
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lockstep.contracts.launchers import TORCHRUN, read_place
-from lockstep.contracts.paths import RUN_VARIABLE, check_name, is_name, root_directory, run_directory
+from lockstep.contracts.paths import RUN_VARIABLE, check_name, derived_name, root_directory, run_directory
 from lockstep.contracts.ring import RingHeader
 
 DEFAULT_RUN = "default"
@@ -61,7 +60,7 @@ def process_group() -> tuple[int, int] | None:
 def read_run(environ: Mapping[str, str]) -> str:
     """Return the run's name: LOCKSTEP_RUN, else a name that all processes of the job can derive, else `default`.
 
-    The derived name is torchrun's id if given, Open MPI's job name, or Slurm's job number and step.
+    The derived name is torchrun's id if given, Open MPI's job name, or Slurm's job number and step (`derived_name`).
 
     Raises
     ------
@@ -72,8 +71,8 @@ def read_run(environ: Mapping[str, str]) -> str:
     if given:
         return check_name(given, RUN_VARIABLE)
     torchrun = environ.get("TORCHELASTIC_RUN_ID", "none")
-    names = ("" if torchrun == "none" else torchrun, _mpi_run(environ), _slurm_run(environ))
-    return next((name for name in names if is_name(name)), DEFAULT_RUN)
+    ids = ("" if torchrun == "none" else torchrun, _mpi_run(environ), _slurm_run(environ))
+    return next(filter(None, map(derived_name, ids)), DEFAULT_RUN)
 
 
 def _mpi_run(environ: Mapping[str, str]) -> str:
@@ -81,7 +80,7 @@ def _mpi_run(environ: Mapping[str, str]) -> str:
     namespace = environ.get("PMIX_NAMESPACE")
     if not namespace or "OMPI_COMM_WORLD_RANK" not in environ:
         return ""
-    return "mpi-" + re.sub(r"[^A-Za-z0-9._-]", "-", namespace)
+    return f"mpi-{namespace}"
 
 
 def _slurm_run(environ: Mapping[str, str]) -> str:

@@ -20,15 +20,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from lockstep.contracts.domains import DEFAULT_ORDER, Domain, domains_of_rank, parse_degrees
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.kinds import covered_kind, first_kind, spanned_kind
-from lockstep.contracts.limits import NAME_MAX_BYTES
-from lockstep.contracts.paths import is_name
+from lockstep.contracts.paths import derived_name
 
 DEGREES_VARIABLE = "LOCKSTEP_DEGREES"
 """Parallel degrees of the job, such as `tp=2,dp=4,pp=1`."""
 ORDER_VARIABLE = "LOCKSTEP_ORDER"
 """Their order, the fastest varying first; Megatron-LM's if not given."""
 
-_FOREIGN = re.compile(r"[^A-Za-z0-9._-]+")
 
 Described = tuple[tuple[str, ...], str, tuple[int, ...]]
 """(kinds that the description names, at least one; name; ranks ascending) of a process group."""
@@ -91,5 +89,4 @@ def unnamed_kind(
 def announced_name(description: str, name: str) -> str:
     """Return a name for a group, unique among the groups of a job, that may stand in a path and a label."""
     both = name if description in ("", "undefined") else f"{description}-{name}"
-    clean = _FOREIGN.sub("_", both).lstrip("._-")[:NAME_MAX_BYTES]
-    return clean if is_name(clean) else "group"
+    return derived_name(both) or "group"

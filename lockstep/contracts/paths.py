@@ -29,6 +29,7 @@ UNWATCHED_NAME = ".unwatched"
 INSPECTOR_NAME = ".inspector"
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_MAX_BYTES - 1}}}\Z")
+_FOREIGN = re.compile(r"[^A-Za-z0-9._-]+")
 _RING = re.compile(r"(0|[1-9][0-9]{0,6})\.ring\Z")
 
 
@@ -51,6 +52,14 @@ def check_name(name: str, what: str) -> str:
 def is_name(name: str) -> bool:
     """Whether `check_name` would accept `name`."""
     return _NAME.match(name) is not None
+
+
+def derived_name(text: str) -> str:
+    """Return the name that stands for `text`, which others chose: itself if it is one, empty if nothing of it can be.
+
+    What is no part of a name becomes `-`; what cannot begin one, and what is too long, is left out.
+    """
+    return _FOREIGN.sub("-", text).lstrip("._-")[:NAME_MAX_BYTES]
 
 
 def root_directory(environ: Mapping[str, str]) -> Path:

@@ -38,7 +38,10 @@ def test_process_group_overrules_the_environment():
         ({"LOCKSTEP_RUN": "a", "TORCHELASTIC_RUN_ID": "b"}, "a"),
         ({"TORCHELASTIC_RUN_ID": "b", "SLURM_JOB_ID": "7"}, "b"),
         ({"TORCHELASTIC_RUN_ID": "none"}, "default"),
-        ({"TORCHELASTIC_RUN_ID": "../b"}, "default"),
+        ({"TORCHELASTIC_RUN_ID": "../b"}, "b"),
+        ({"TORCHELASTIC_RUN_ID": "llama:7b/2"}, "llama-7b-2"),
+        ({"TORCHELASTIC_RUN_ID": "7" * 200}, "7" * 128),
+        ({"TORCHELASTIC_RUN_ID": "/", "SLURM_JOB_ID": "7"}, "job-7"),
         ({"LOCKSTEP_RUN": ""}, "default"),
         ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "job-7.0"),
         ({"SLURM_JOB_ID": "7"}, "job-7"),
@@ -49,7 +52,7 @@ def test_process_group_overrules_the_environment():
     ],
 )
 def test_name_of_the_run(environ, run):
-    """Ours wins over the launchers' names; these only where they are names, and where all ranks have the same one."""
+    """Ours wins over the launchers' names; what these cannot have in a path is replaced, and all ranks have the same one."""
     assert read_run(environ) == run
 
 

@@ -258,7 +258,7 @@ def test_no_degrees_no_domains():
     [
         ("undefined", "3", "3"),
         ("TENSOR_MODEL_PARALLEL_GROUP", "5", "TENSOR_MODEL_PARALLEL_GROUP-5"),
-        ("a b/../c", "1", "a_b_.._c-1"),
+        ("a b/../c", "1", "a-b-..-c-1"),
         ("mesh_tp", "x" * 300, ("mesh_tp-" + "x" * 300)[:128]),
         ("", "__", "group"),
     ],

@@ -17,6 +17,16 @@ def test_names_that_could_leave_their_place_are_refused(name):
 
 
 @pytest.mark.parametrize(
+    ("text", "name"),
+    [("run-1.a_b", "run-1.a_b"), ("a b", "a-b"), ("a: b", "a-b"), ("../a", "a"), ("x" * 129, "x" * 128), ("ä/", "")],
+)
+def test_what_others_call_a_thing_becomes_a_name(text, name):
+    """It stays what it is where it is a name, two texts with different letters stay apart, and nothing may be left."""
+    assert paths.derived_name(text) == name
+    assert name == "" or paths.is_name(name)
+
+
+@pytest.mark.parametrize(
     ("entry", "rank"),
     [
         ("0.ring", 0),
