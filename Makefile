@@ -175,7 +175,7 @@ bench-localisation: $(VENV)/.dev
 bench-intracard: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.intracard
 
-# Broker, coordinators and exporters killed 100 times under an open incident: every record is judged once. Fifteen
+# Broker, coordinators and exporters killed 100 times under an open incident: every record is evaluated once. Fifteen
 # minutes; `python -m benchmarks.chaos --kills 10 --seed 3` for a look, the same seed for the same order of faults.
 .PHONY: chaos
 chaos: system-packages $(VENV)/.dev

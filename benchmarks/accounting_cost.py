@@ -158,7 +158,7 @@ def check(cost_ns: float, records: list[bytes], steps: int, where: str = HOST) -
 
 
 def main() -> int:
-    """Measure, print, judge."""
+    """Measure, print, compare with the budgets."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100, help="steps of the ring that is read")
     parser.add_argument("--profile", action="store_true", help="print where the time goes")

@@ -167,7 +167,7 @@ def measure(directory: str, *, quick: bool) -> tuple[list[Row], list[Check]]:
 
 
 def main() -> int:
-    """Measure, print, judge."""
+    """Measure, print, compare with the budgets."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     parser.add_argument("--quick", action="store_true", help="fewer calls, for a look: two minutes at most")

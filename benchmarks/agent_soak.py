@@ -195,7 +195,7 @@ def soak(root: str, options: argparse.Namespace) -> list[dict[str, Any]] | None:
 
 
 def main() -> None:
-    """Soak, print and judge."""
+    """Soak, print, and compare with the budgets."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--collectives", type=int, default=30_000)
     parser.add_argument("--seed", type=int, default=0)

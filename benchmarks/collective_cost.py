@@ -303,7 +303,7 @@ def check_interpreted(runs: dict[str, dict[str, Interpreted]]) -> list[Check]:
 
 
 def main() -> int:
-    """Measure, print, judge."""
+    """Measure, print, compare with the budgets."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer calls, for a look")
     quick = parser.parse_args().quick

@@ -1,7 +1,7 @@
 """What a step costs the coordinator, by number of ranks: `python -m benchmarks.detect_cost [--ranks 8 1024]`.
 
 Each step arrives on a socket as an MQTT 5 stream, a QoS 1 message for every 8 ranks, nodes in no order. It is read and
-acknowledged, placed in its node's stream, decoded, coalesced, placed in the timeline and judged, all as in the live
+acknowledged, placed in its node's stream, decoded, coalesced, placed in the timeline and evaluated, all as in the live
 coordinator, and by its code. Columns: medians in CPU ms of one core of `transport` (socket to topic and payload, and
 back the PUBACK), `decode` (to batches in their streams), `ingest` (batches to the laid out step), `detect` and the
 `total` of the four, the total's 95th percentile, and wall ms; us a message of all but detection, and ns a rank of
@@ -342,17 +342,17 @@ def report(ranks: int, case: str, spent: Spent, *, has_budget: bool) -> bool:
     message_us = (transport + decode + ingest) * 1e3 / -(-ranks // RANKS_PER_NODE)
     state = spent.state_bytes / ranks
     limits = (DETECT_BUDGET_MS.get(ranks), TOTAL_BUDGET_MS.get(ranks), STATE_BUDGET_BYTES if ranks >= _MANY else None)
-    judged = [
+    compared = [
         (value, limit if has_budget else None) for value, limit in zip((detect, total, state), limits, strict=True)
     ]
-    texts = [_with_budget(value, limit) for value, limit in judged]
+    texts = [_with_budget(value, limit) for value, limit in compared]
     print(
         f"{ranks:>7} {case:<11} {transport:>9.2f} {decode:>7.2f} {ingest:>8.2f} {texts[0]} {texts[1]} {late:>8.2f}"
         f" {wall:>8.2f} {message_us:>7.1f} {detect * 1e6 / ranks:>7.0f} {total / add:>7.0f} {spent.restart_ms:>8.1f}"
         f" {texts[2]} {spent.shown_bytes / ranks:>6.0f}",
         flush=True,
     )
-    return any(limit is not None and value > limit for value, limit in judged)
+    return any(limit is not None and value > limit for value, limit in compared)
 
 
 def _with_budget(value: float, budget: float | None) -> str:

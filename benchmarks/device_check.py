@@ -287,7 +287,7 @@ def report(rank: int, claims: list[Claim], costs: str) -> None:
 
 
 def main() -> int:
-    """Start the ranks and judge."""
+    """Start the ranks and check what they found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--width", type=int, default=4096, help="of the layers; the device's step should exceed 20 ms")
     parser.add_argument("--steps", type=int, default=40, help="of each phase")

@@ -270,7 +270,7 @@ def _at_most(what: str, value: float, budget: float, form: str) -> Check:
 
 
 def main() -> int:
-    """Measure, print, judge."""
+    """Measure, print, compare with the budgets."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--seconds", type=int, default=20)

@@ -103,14 +103,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _row(workers: int, kind: str, method: str) -> bool:
     command = [sys.executable, "-m", __spec__.name, "--workers", str(workers), "--measure", kind, method]
     got = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    judged = workers == _BUDGET_WORKERS and kind == "jobs" and method != "loop"
-    budget_s, budget_mb = (f"{BUDGET_S[Rule(method)]:g}", f"{BUDGET_MB:g}") if judged else ("", "")
+    has_budget = workers == _BUDGET_WORKERS and kind == "jobs" and method != "loop"
+    budget_s, budget_mb = (f"{BUDGET_S[Rule(method)]:g}", f"{BUDGET_MB:g}") if has_budget else ("", "")
     print(
         f"{workers:>9} {kind:<9}{method:<9}{got['cpu_s']:>7.2f}{budget_s:>8}{got['peak_mb']:>9.0f}{budget_mb:>8}"
         f"{got['abnormal']:>10}",
         flush=True,
     )
-    return judged and (got["cpu_s"] > BUDGET_S[Rule(method)] or got["peak_mb"] > BUDGET_MB)
+    return has_budget and (got["cpu_s"] > BUDGET_S[Rule(method)] or got["peak_mb"] > BUDGET_MB)
 
 
 if __name__ == "__main__":

@@ -180,7 +180,7 @@ def _at_most(what: str, cost_ns: float, budget_ns: int) -> Check:
 
 
 def main() -> int:
-    """Measure, print, judge."""
+    """Measure, print, compare with the budgets."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer calls, for a look")
     quick = parser.parse_args().quick

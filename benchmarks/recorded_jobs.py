@@ -9,7 +9,7 @@ summaries that nodes send, the culprit, and nothing that detectors measured. A j
 fault is right where one finding names its rank alone, with the cause and function of EXPECTED; a healthy one where none
 names a rank. Exit status 1 where precision or recall of the named ranks is below LEAST.
 
-What the ranks' schedulers did decides whether a label is true, so the counters judge it (`benchmarks.recorded_truth`):
+What the ranks' schedulers did decides whether a label is true, so the counters decide it (`benchmarks.recorded_truth`):
 a fault that cost its recording less than COSTS is hidden, as other ranks came later; it counts neither as found nor as
 missed, and is printed with its kind. A finding on another rank is wrong, unless that rank was the last in every
 recorded step by the counters and the finding blames no function of its.
@@ -108,7 +108,7 @@ def named(folder: Path) -> list[Finding]:
     return [each for each in analysis.cluster.findings if 0 < len(each.ranks) < RANKS]
 
 
-def judge(job: RecordedJob, found: Sequence[Finding]) -> Counter[str]:
+def evaluate(job: RecordedJob, found: Sequence[Finding]) -> Counter[str]:
     """Return what counts of one job: findings that name the culprit alone, others, and whether it was missed."""
     plan = job.plan
     mine = [each for each in found if tuple(each.ranks) == (plan.culprit,) and plan.fault != HEALTHY]
@@ -172,14 +172,14 @@ def score(folder: Path, plans: Iterable[tuple[int, Plan]], *, online: bool) -> l
         if not (path / f"work{RANKS - 1}.json").exists():
             record(path, plan)
         job, found = read_job(path, plan), named(path)
-        judged = judge(job, found)
+        evaluated = evaluate(job, found)
         text = _shown(found)
         if online and plan.fault != HEALTHY and not job.is_hidden:
             answer = diagnosed(path, plan.culprit)
             cause, function = expected(plan)
-            judged["online"] += answer.root_cause == cause and function in answer.function
+            evaluated["online"] += answer.root_cause == cause and function in answer.function
             text += f" | online: {answer.root_cause} {answer.function[-60:]}"
-        counts.append((plan, judged))
+        counts.append((plan, evaluated))
         print(f"{path.name} {_described(job)}: {text}", flush=True)
     return counts
 

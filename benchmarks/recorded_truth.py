@@ -1,7 +1,7 @@
 # ruff: noqa: N803  (names of arrays end in their shape, see the legend below)
 """What a recorded job lost to its fault, by the kernel's counters of the ranks' training threads (`RankWork`).
 
-It owes nothing to the trace that is judged: a rank needs, between two averagings of gradients, what its thread ran,
+It owes nothing to the trace that is evaluated: a rank needs, between two averagings of gradients, what its thread ran,
 waited for a core, and slept on purpose; the one that needs most is the one that all others wait for.
 
 Shape suffixes: S recorded steps, R ranks.

@@ -166,7 +166,7 @@ def usage(pid: int) -> Usage:
 class Stored:
     """What a coordinator that ended has left in its state directory."""
 
-    judged: dict[str, int]
+    evaluated: dict[str, int]
     """Records by run that reached the detectors."""
     ledger: dict[str, int]
     """Records by outcome: settled, or the reason of their loss."""
@@ -190,7 +190,7 @@ def read_store(state_directory: Path) -> Stored:
     with closing(sqlite3.connect(state_directory / FILE_NAME)) as database:
         runs = database.execute("SELECT run, body FROM runs").fetchall()
         return Stored(
-            judged={run: json.loads(body)["evaluated"]["records"] for run, body in runs},
+            evaluated={run: json.loads(body)["evaluated"]["records"] for run, body in runs},
             ledger=dict(database.execute("SELECT outcome, records FROM ledger").fetchall()),
             incidents={
                 name: json.loads(body) for name, body in database.execute("SELECT id, body FROM incidents").fetchall()

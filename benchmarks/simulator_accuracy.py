@@ -54,7 +54,7 @@ def show(name: str, rows: Sequence[Observation], cluster: Cluster) -> tuple[floa
     return float(errors.mean()), tau
 
 
-def judge_vtrain(rows: Sequence[Observation], count: int) -> tuple[float, float]:
+def evaluate_vtrain(rows: Sequence[Observation], count: int) -> tuple[float, float]:
     """Fit `count` rows of one half, print the table; return mean error and tau of the other half."""
     fitted, held_out = halves(rows, SEED)
     found = calibrate(in_turn(fitted, held_out, count), dgx_a100())
@@ -64,7 +64,7 @@ def judge_vtrain(rows: Sequence[Observation], count: int) -> tuple[float, float]
     return show("held out", held_out, found.cluster)
 
 
-def judge_published(rows: Sequence[Observation], device: str) -> tuple[float, float]:
+def evaluate_published(rows: Sequence[Observation], device: str) -> tuple[float, float]:
     """Fit one number to every second row, print the table; return mean error and tau of the others."""
     found = calibrate(rows, published_cluster(device=device), names=("matrix_efficiency",))
     print(f"\npublished, {device}: matrix_efficiency {found.parameters['matrix_efficiency']:.4g}")
@@ -83,21 +83,21 @@ def main() -> int:
     parser.add_argument("--fit", type=int, default=FITTED, help="rows of vTrain's to fit, of the half that may be")
     arguments = parser.parse_args()
     try:
-        return int(judge(arguments.folder, arguments.fit))
+        return int(evaluate(arguments.folder, arguments.fit))
     except (LockstepError, OSError) as error:
         print(f"simulator_accuracy: {error}", file=sys.stderr)
         return 2
 
 
-def judge(folder: Path, count: int) -> bool:
-    """Judge both tables of `folder`; return whether a budget is missed."""
+def evaluate(folder: Path, count: int) -> bool:
+    """Evaluate both tables of `folder`; return whether a budget is missed."""
     measured, published = read_vtrain(folder / VTRAIN), read_published(folder / PUBLISHED)
     for dropped in dict.fromkeys(table.dropped for table in (measured, *published.values()) if table.dropped):
         print(dropped)
-    error, tau = judge_vtrain(measured.rows, count)
+    error, tau = evaluate_vtrain(measured.rows, count)
     is_missed = error > VTRAIN_BUDGET_RATIO or tau < TAU_BUDGET
     for device, table in published.items():
-        error, tau = judge_published(table.rows, device)
+        error, tau = evaluate_published(table.rows, device)
         is_missed |= error > PUBLISHED_BUDGET_RATIO or tau < TAU_BUDGET
     return is_missed
 

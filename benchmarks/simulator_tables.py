@@ -1,7 +1,7 @@
 """Tables of measured steps as files hold them: columns checked, units read from their names, every row once.
 
-A row that stands twice would be fitted and held out at once, and so judge itself: exact repetitions are dropped. A row
-that cannot be read is dropped too; both are counted in `Table.dropped`.
+A row that stands twice would be fitted and held out at once, and so be compared with itself: exact repetitions are
+dropped. A row that cannot be read is dropped too; both are counted in `Table.dropped`.
 """
 
 import csv

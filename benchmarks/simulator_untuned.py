@@ -45,7 +45,7 @@ TITLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Evaluated:
     """Forecasts of the runs of a set, with the steps by each way to predict them, in seconds."""
 
     runs: Sequence[Run]
@@ -120,7 +120,7 @@ def fit_scale(runs: Sequence[Run], steps: Callable[[float], _Array]) -> float:
     return float(min(np.linspace(coarse - 0.1, coarse + 0.1, 9), key=error))
 
 
-def judge(runs: Sequence[Run]) -> Judged:
+def evaluate(runs: Sequence[Run]) -> Evaluated:
     """Return the forecasts of one set's runs, which all have a measured step."""
     open_runs = [run for run in runs if run.half == OPEN]
     open_runs = open_runs[:: max(1, len(open_runs) // _FIT_ROWS_MAX)]
@@ -128,48 +128,48 @@ def judge(runs: Sequence[Run]) -> Judged:
     formula_s = np.array([formula_seconds(run) for run in runs])
     if not open_runs:
         nothing = np.full(len(runs), np.nan)
-        return Judged(runs, shipped, nothing, nothing)
+        return Evaluated(runs, shipped, nothing, nothing)
     scale = fit_scale(open_runs, lambda scale: _steps(forecasts(open_runs, efficiency_scale=scale)))
     formula_open_s = np.array([formula_seconds(run) for run in open_runs])
     middle = float(np.median(measured_seconds(open_runs) / formula_open_s))
     formula_scale = middle * fit_scale(open_runs, lambda scale: formula_open_s * middle * scale)
-    return Judged(runs, shipped, _steps(forecasts(runs, efficiency_scale=scale)), formula_s * formula_scale)
+    return Evaluated(runs, shipped, _steps(forecasts(runs, efficiency_scale=scale)), formula_s * formula_scale)
 
 
 def _steps(found: Sequence[Forecast]) -> _Array:
     return np.array([each.step_seconds for each in found])
 
 
-def lines(name: str, judged: Judged) -> Iterator[str]:
+def lines(name: str, evaluated: Evaluated) -> Iterator[str]:
     """Yield the table's lines of one set."""
-    shipped_s = _steps(judged.shipped)
+    shipped_s = _steps(evaluated.shipped)
     for half in (OPEN, HELD):
-        places = [place for place, run in enumerate(judged.runs) if run.half == half]
+        places = [place for place, run in enumerate(evaluated.runs) if run.half == half]
         if not places:
             continue
-        runs = [judged.runs[place] for place in places]
-        columns = [steps[places] for steps in (shipped_s, judged.fitted_s, judged.formula_s)]
+        runs = [evaluated.runs[place] for place in places]
+        columns = [steps[places] for steps in (shipped_s, evaluated.fitted_s, evaluated.formula_s)]
         mean = [f"{errors(steps, runs).mean():>7.1%} {np.median(errors(steps, runs)):>7.1%}" for steps in columns]
         order = [f"{tau(steps, runs):>6.2f}" for steps in columns]
         yield (f"{name:<40.40} {half:<5} {len(runs):>4} |  {mean[0]} {order[0]} | {mean[1]} | {mean[2]} {order[2]}")
 
 
-def missed(named: Mapping[str, Judged]) -> Iterator[str]:
+def missed(named: Mapping[str, Evaluated]) -> Iterator[str]:
     """Yield for each target the sets whose half HELD misses it."""
     for what, target in (("shipped", SHIPPED_TARGET_RATIO), ("fitted", FITTED_TARGET_RATIO)):
         names = []
-        for name, judged in named.items():
-            places = [place for place, run in enumerate(judged.runs) if run.half == HELD]
-            steps_s = _steps(judged.shipped) if what == "shipped" else judged.fitted_s
-            if places and errors(steps_s[places], [judged.runs[place] for place in places]).mean() > target:
+        for name, evaluated in named.items():
+            places = [place for place, run in enumerate(evaluated.runs) if run.half == HELD]
+            steps_s = _steps(evaluated.shipped) if what == "shipped" else evaluated.fitted_s
+            if places and errors(steps_s[places], [evaluated.runs[place] for place in places]).mean() > target:
                 names.append(name)
         yield f"{what}, target {target:.0%} of the half {HELD}: missed by {', '.join(names) or 'none'}"
 
 
-def micro_batch_lines(judged: Iterable[Judged]) -> Iterator[str]:
+def micro_batch_lines(evaluated: Iterable[Evaluated]) -> Iterator[str]:
     """Yield how many pairs that differ in the micro-batch only are ordered as measured, by half."""
     found: dict[str, list[int]] = {OPEN: [0, 0], HELD: [0, 0]}
-    for each in judged:
+    for each in evaluated:
         shipped_s = _steps(each.shipped)
         for half, total in found.items():
             places = [place for place, run in enumerate(each.runs) if run.half == half]
@@ -180,13 +180,13 @@ def micro_batch_lines(judged: Iterable[Judged]) -> Iterator[str]:
         yield f"micro-batches alone, {half}: {right} of {count} pairs in the measured order"
 
 
-def repetition_noise(judged: Iterable[Judged]) -> float | None:
+def repetition_noise(evaluated: Iterable[Evaluated]) -> float | None:
     """Return the standard deviation of a step's logarithm between runs of one configuration; None without such runs.
 
     Equal steps of one configuration are one run that its source states twice.
     """
     groups = defaultdict(set)
-    for each in judged:
+    for each in evaluated:
         for run, key in zip(each.runs, _repetitions(each.runs, _steps(each.shipped)), strict=True):
             groups[key].add(log(run.seconds or 1.0))
     repeated = [np.array(sorted(group)) for group in groups.values() if len(group) > 1]
@@ -218,7 +218,7 @@ def _distance(one: Run, other: Run) -> float:
     return abs(log(one.seconds / other.seconds))
 
 
-def order_lines(named: Mapping[str, Judged]) -> Iterator[str]:
+def order_lines(named: Mapping[str, Evaluated]) -> Iterator[str]:
     """Yield for each set with pairs of runs of one model how many are ordered as measured, and how many can be.
 
     Pairs that are further apart than two runs of one configuration are counted by themselves: the order of the others
@@ -227,11 +227,11 @@ def order_lines(named: Mapping[str, Judged]) -> Iterator[str]:
     noise = repetition_noise(named.values())
     if noise is not None:
         yield f"repetitions of one configuration, all sets: a step's standard deviation is {noise:.1%}"
-    for name, judged in named.items():
-        shipped_s = _steps(judged.shipped)
+    for name, evaluated in named.items():
+        shipped_s = _steps(evaluated.shipped)
         for half in (OPEN, HELD):
-            places = [place for place, run in enumerate(judged.runs) if run.half == half]
-            runs, steps_s = [judged.runs[place] for place in places], shipped_s[places]
+            places = [place for place, run in enumerate(evaluated.runs) if run.half == half]
+            runs, steps_s = [evaluated.runs[place] for place in places], shipped_s[places]
             every = list(pairs(runs, lambda run: run.model_key))
             if len(every) < PAIRS_MIN:
                 continue
@@ -252,7 +252,7 @@ def _order(steps_s: _Array, runs: Sequence[Run], chosen: Sequence[tuple[int, int
 
 
 def memory_lines(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield predicted over measured memory, and how many runs are judged right to fit or not to fit."""
+    """Yield predicted over measured memory, and how many runs are forecast right to fit or not to fit."""
     for half in (OPEN, HELD):
         chosen = [run for run in runs if run.half == half]
         found = forecasts(chosen)
@@ -302,26 +302,31 @@ def main() -> int:
         print(f"simulator_untuned: {error}", file=sys.stderr)
         return 2
     print(TITLE)
-    judged: dict[str, Judged] = {}
+    evaluated: dict[str, Evaluated] = {}
     every: list[Run] = []
     for name, runs in sets.items():
         chosen = [run for run in runs if arguments.half in (None, run.half)] if arguments.set in name else []
         if not chosen:
             continue
-        judged[name] = judge([run for run in chosen if run.seconds is not None])
+        evaluated[name] = evaluate([run for run in chosen if run.seconds is not None])
         every += chosen
-        for line in lines(name, judged[name]):
+        for line in lines(name, evaluated[name]):
             print(line, flush=True)
         if arguments.rows:
-            _print_rows(judged[name])
-    for line in (*missed(judged), *order_lines(judged), *micro_batch_lines(judged.values()), *memory_lines(every)):
+            _print_rows(evaluated[name])
+    for line in (
+        *missed(evaluated),
+        *order_lines(evaluated),
+        *micro_batch_lines(evaluated.values()),
+        *memory_lines(every),
+    ):
         print(line)
     return 0
 
 
-def _print_rows(judged: Judged) -> None:
+def _print_rows(evaluated: Evaluated) -> None:
     for run, each, fitted_s, formula_s in zip(
-        judged.runs, judged.shipped, judged.fitted_s, judged.formula_s, strict=True
+        evaluated.runs, evaluated.shipped, evaluated.fitted_s, evaluated.formula_s, strict=True
     ):
         seconds = run.seconds or float("nan")
         memory = f"{max(each.peak_memory_bytes) / _GIB:6.1f} GiB of {(run.memory_bytes or 0) / _GIB:5.1f}"

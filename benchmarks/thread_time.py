@@ -2,9 +2,9 @@
 
 Virtual machines of one kind differ by a factor of three, and from one second to the next, as others use their cores.
 Fixed work therefore runs right before and after whatever is measured, and where it takes longer than REFERENCE_NS, the
-cost is scaled to the machine that takes that. On a faster machine, a cost is what was measured: budgets are of time, and
-what is hard for one machine is not equally hard for another. The work is Python that computes in warm caches: it shows
-how fast a core is, not how far its memory is.
+cost is scaled to the machine that takes that. On a faster machine a cost is what was measured: budgets are of time, and
+a machine that is faster at one thing is not equally so at another. The work is Python that computes in warm caches: it
+shows how fast a core is, not how far its memory is.
 """
 
 import statistics

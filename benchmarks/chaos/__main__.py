@@ -2,12 +2,13 @@
 
 A real mosquitto that forgets everything when it is killed, two coordinators, real exporters, and an eight-rank job
 that writes real rings, with one rank slow and so an incident open all the time. Faults follow each other in an order
-drawn from the seed, the next one when every coordinator has judged what the job had done by the end of the last one.
+drawn from the seed, the next one when every coordinator has evaluated what the job had done by the end of the last one.
 In the midst the broker stays away until each node has spooled what a usual node does in ten minutes: 600 batches and
 4,800 records (eight ranks at one step a second); with short batches and steps that takes a minute or two.
 
-Then the ranks finish, and what their rings state they wrote must be in each coordinator's store: judged once, nothing
-lost, under one incident. A second, shorter run fills small spools: there, judged and counted lost must add up.
+Then the ranks finish, and what their rings state they wrote must be in each coordinator's store: evaluated once,
+nothing lost, under one incident. A second, shorter run fills small spools: there, evaluated and counted lost must add
+up.
 
 Exits with 1 where anything does not hold.
 """

@@ -8,7 +8,7 @@ from random import Random
 from benchmarks.chaos.faults import Fault
 from benchmarks.chaos.verdict import Ended, Line
 from benchmarks.chaos.watch import Watch
-from benchmarks.chaos.world import World, judged_step
+from benchmarks.chaos.world import World, evaluated_step
 from benchmarks.services import Service, total
 
 _POLL_S = 0.2
@@ -46,7 +46,7 @@ class Chaos:
         before = self._counted()
         killed = fault.inflict(world, self._rng)
         begin_s, step = time.monotonic(), world.job_step()
-        is_well = _within(_RECOVER_S, lambda: self._has_judged(step))
+        is_well = _within(_RECOVER_S, lambda: self._has_evaluated(step))
         recovery_s = time.monotonic() - begin_s if is_well else float("inf")
         time.sleep(self._rng.uniform(*_SETTLE_S))
         resent, lost, twice = (after - was for was, after in zip(before, self._counted(), strict=True))
@@ -82,8 +82,8 @@ class Chaos:
             lines=self.lines,
         )
 
-    def _has_judged(self, step: int) -> bool:
-        return all(judged_step(each) >= step for each in self._world.coordinators)
+    def _has_evaluated(self, step: int) -> bool:
+        return all(evaluated_step(each) >= step for each in self._world.coordinators)
 
     def _is_quiet(self) -> bool:
         spooled = [each.scrape() for each in self._world.exporters]
@@ -91,7 +91,7 @@ class Chaos:
         return (
             all(page is not None and not total(page, "lockstep_exporter_spool_bytes") for page in spooled)
             and all(page is not None and not total(page, f"{_PREFIX}_unsettled_frames") for page in settled)
-            and self._has_judged(self._world.job_step())
+            and self._has_evaluated(self._world.job_step())
         )
 
     def _counted(self) -> tuple[int, int, int]:

@@ -62,7 +62,7 @@ def table(lines: Mapping[str, Line]) -> str:
 
 
 def common_checks(ended: Ended) -> list[Check]:
-    """Return what holds whatever was lost: every record is judged or counted, and the stores are whole."""
+    """Return what holds whatever was lost: every record is evaluated or counted, and the stores are whole."""
     heads = set(ended.heads.values())
     checks = [Check("records written by each rank", str(sorted(heads)), "one figure", len(heads) == 1)]
     for name, stored in ended.stored.items():
@@ -84,7 +84,7 @@ def lossless_checks(ended: Ended) -> list[Check]:
     checks: list[Check] = []
     for name, stored in ended.stored.items():
         checks += [
-            equal(f"{name}: records judged", stored.judged.get(RUN, 0), ended.records),
+            equal(f"{name}: records evaluated", stored.evaluated.get(RUN, 0), ended.records),
             _settled(f"{name}: records settled (ledger)", stored.settled, ended),
             Check(f"{name}: records lost (ledger)", str(stored.lost or "none"), "none", not stored.lost),
         ]
@@ -97,7 +97,7 @@ def lossless_checks(ended: Ended) -> list[Check]:
 
 
 def _settled(name: str, count: int, ended: Ended) -> Check:
-    """Check a count of settled records. One that came twice is settled twice: judged, then rejected as a duplicate."""
+    """Check a count of settled records. One that came twice is settled twice: evaluated, then rejected."""
     most = ended.records + ended.repeated_max
     target = f"{ended.records:,}" + (f" to {most:,}" if most > ended.records else "")
     return Check(name, f"{count:,}", target, ended.records <= count <= most)
@@ -106,16 +106,17 @@ def _settled(name: str, count: int, ended: Ended) -> Check:
 def lossy_checks(ended: Ended) -> list[Check]:
     """Return what also holds where spools were full: what was dropped is counted so, and nothing else is.
 
-    A message of which one step was judged and another one waits is not committed. Where its coordinator is killed then
-    and it is dropped before it comes again, it is counted lost as a whole: so much more may be judged than settled.
+    A message of which one step was evaluated and another one waits is not committed. Where its coordinator is killed
+    then and it is dropped before it comes again, it is counted lost as a whole: so much more may be evaluated than
+    settled.
     """
     checks: list[Check] = []
     for name, stored in ended.stored.items():
-        lost, beyond = stored.lost.get("spool", 0), stored.judged.get(RUN, 0) - stored.settled
+        lost, beyond = stored.lost.get("spool", 0), stored.evaluated.get(RUN, 0) - stored.settled
         others = {reason: count for reason, count in stored.lost.items() if reason != "spool"}
         checks += [
             Check(
-                f"{name}: records judged beyond those settled",
+                f"{name}: records evaluated beyond those settled",
                 str(beyond),
                 f"0 to {PARTLY_JUDGED_MAX}",
                 0 <= beyond <= PARTLY_JUDGED_MAX,

@@ -177,7 +177,7 @@ class World:
         return read_store(self.directory / f"state-{coordinator.name.rpartition('-')[2]}")
 
 
-def judged_step(coordinator: Service) -> int:
-    """Return the last step that a coordinator has judged, -1 where it does not answer or has judged none."""
+def evaluated_step(coordinator: Service) -> int:
+    """Return the last step that a coordinator has evaluated, -1 where it does not answer or has evaluated none."""
     samples = coordinator.scrape() or {}
     return int(samples.get(f'lockstep_run_step{{run="{RUN}"}}', -1.0))

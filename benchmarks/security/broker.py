@@ -82,10 +82,10 @@ class World:
         for service in services.values():
             service.wait_ready("/-/ready")
         parts.enter_context(FakeNodes([root], RUN, RANKS).stepping())
-        wait_until(lambda: self.step() > 20, _WAIT_S, "a run that is judged")
+        wait_until(lambda: self.step() > 20, _WAIT_S, "a run that is evaluated")
 
     def step(self) -> float:
-        """Return the last step of the run that the coordinator has judged."""
+        """Return the last step of the run that the coordinator has evaluated."""
         return (self.coordinator.scrape() or {}).get(f'lockstep_run_step{{run="{RUN}"}}', -1.0)
 
     def owners(self) -> list[str]:
@@ -400,7 +400,9 @@ def _attempts() -> Iterator[Attempt]:
         ("announce eight million members in 143 bytes", _spans),
         ("send a frame that is none", _published(OTHER, run_topic(RUN, topics.STEPS, OTHER))),
     ):
-        yield Attempt(OTHER, what, _counted(lambda world, attack=attack: attack(world), malformed, _judges), malformed)  # type: ignore[misc]
+        yield Attempt(
+            OTHER, what, _counted(lambda world, attack=attack: attack(world), malformed, _is_evaluated), malformed
+        )  # type: ignore[misc]
     yield Attempt(
         OTHER, f"send a packet of {_PACKET_BYTES >> 20} MiB", _oversized, _log("disconnected due to oversize packet")
     )
@@ -415,7 +417,7 @@ def _runs(world: World) -> int:
     return len(get_json(f"{world.coordinator.url}/api/v1/runs")["runs"])
 
 
-def _judges(world: World) -> bool:
+def _is_evaluated(world: World) -> bool:
     step = world.step()
     wait_until(lambda: world.step() > step, _WAIT_S, "another step of the run")
     return True
@@ -436,8 +438,8 @@ def main() -> int:
             shown = "the client's answer" if counter is None else f"{counter.name} {before:.0f} -> {after:.0f}"
             print(f"| {attempt.party} | {attempt.what} | {refused or 'NOT REFUSED'} | {shown} |", flush=True)
             failures += not refused or not is_counted
-        is_working = _judges(world) and not _incidents(world)
-    print(f"\n{failures} failed; the run is {'still judged, without an incident' if is_working else 'NOT WELL'}")
+        is_working = _is_evaluated(world) and not _incidents(world)
+    print(f"\n{failures} failed; the run is {'still evaluated, without an incident' if is_working else 'NOT WELL'}")
     return 1 if failures or not is_working else 0
 
 

@@ -2,8 +2,8 @@
 
 Every node has a connection, a stream and a spool of its own and follows the delivery protocol; each sends a batch of
 eight ranks a second. From a step on one rank computes 10 % longer. Some nodes drop their connection every 10 to 30 s.
-At the end what nodes sent is compared with what the coordinator has judged, lost and stored. `--ladder` repeats it, for
-a shorter time, with 2,500, 5,000 and 12,500 nodes until the coordinator falls behind, and prints what shows it.
+At the end what nodes sent is compared with what the coordinator has evaluated, lost and stored. `--ladder` repeats it,
+for a shorter time, with 2,500, 5,000 and 12,500 nodes until the coordinator falls behind, and prints what shows it.
 
 Exits with 1 where a budget is missed. CPU is read from /proc; the coordinator's holds a scrape every 5 s.
 """

@@ -123,8 +123,8 @@ class Soak:
             self.seen.scrapes.append(ScrapeSample(self._ended_steps - 1 - step, unsettled, _reference_cpu_s()))
             fleet = self._fleets.read()
             print(
-                f"  step {self._ended_steps - 1}: judged {step}, frames unsettled {unsettled}; nodes: {fleet.connected}"
-                f" connected, {fleet.uncommitted} uncommitted, {fleet.frames_resent} resent",
+                f"  step {self._ended_steps - 1}: evaluated {step}, frames unsettled {unsettled}; nodes: "
+                f"{fleet.connected} connected, {fleet.uncommitted} uncommitted, {fleet.frames_resent} resent",
                 file=sys.stderr,
                 flush=True,
             )

@@ -17,7 +17,7 @@ FOUND_STEPS_MAX = 3
 FLAT_CPU_MAX, FLAT_MEMORY_MAX = 1.15, 1.05
 """Last third of the measured time over the first third."""
 BEHIND_STEPS_MAX = 6
-"""Steps that the judged one may be behind the job's: a second of batching, of gathering, of the page that is read."""
+"""Steps that the evaluated one may be behind the job's: a second of batching, gathering and the page that is read."""
 _SECONDS_MIN = 6
 _PREFIX = "lockstep_coordinator"
 
@@ -31,7 +31,7 @@ class Second(NamedTuple):
 
 
 class ScrapeSample(NamedTuple):
-    """What a scrape has shown: by how many steps the judged one is behind the job's, and what waits to be settled.
+    """What a scrape has shown: by how many steps the evaluated one is behind the job's, and what waits to be settled.
 
     `reference_cpu_s` is what a fixed computation took just then: it grows where neighbours share caches and cores.
     """
@@ -98,7 +98,7 @@ def _delivery_checks(soaked: Soaked) -> list[Check]:
     }
     checks = [
         equal("records sent by the nodes", records, expected),
-        equal("records judged (metric)", int(total(samples, f"{_PREFIX}_records_evaluated_total")), records),
+        equal("records evaluated (metric)", int(total(samples, f"{_PREFIX}_records_evaluated_total")), records),
         equal("records lost, all reasons (metric)", int(lost), 0),
         equal("records rejected, all reasons (metric)", int(rejected), 0),
         Check(
@@ -111,7 +111,7 @@ def _delivery_checks(soaked: Soaked) -> list[Check]:
     if stored is not None:
         checks += [
             equal("records settled (ledger)", stored.settled, records),
-            equal("records judged (store)", stored.judged.get(RUN, 0), records),
+            equal("records evaluated (store)", stored.evaluated.get(RUN, 0), records),
             Check("records lost (ledger)", str(stored.lost or "none"), "none", not stored.lost),
             equal("store", stored.integrity, "ok"),
         ]

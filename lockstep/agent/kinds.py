@@ -14,7 +14,6 @@ groups crossed by the same strided ones, and a wrong `tp` or `pp` would separate
 May live here: names and sets of ranks. May not: torch, state.
 """
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from lockstep.contracts.domains import DEFAULT_ORDER, Domain, domains_of_rank, parse_degrees

@@ -107,8 +107,8 @@ def test_another_cluster_is_another_matter(api):
     expect(api, {("LockstepRunSlow", "a")})
     links = [{"alertname": "LockstepLinkSlow", "run": "b", "cluster": cluster} for cluster in ("east", "west")]
     unwatched = [{"alertname": "LockstepRunUnwatched", "run": "c", "cluster": cluster} for cluster in ("east", "west")]
-    judges = [{"alertname": f"LockstepCoordinator{what}", "cluster": "east"} for what in ("Stale", "Down")]
-    post(api, *links, *unwatched, *judges)
+    coordinators = [{"alertname": f"LockstepCoordinator{what}", "cluster": "east"} for what in ("Stale", "Down")]
+    post(api, *links, *unwatched, *coordinators)
 
     def silent():
         return sorted(

@@ -88,7 +88,7 @@ def test_no_untrue_alert_is_sent(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-class Judge:
+class Alerting:
     """Prometheus' side of Alertmanager's API: alerts that begin and end."""
 
     def __init__(self, url, pager):
@@ -126,13 +126,13 @@ class Judge:
 
 
 @pytest.fixture
-def judge(tmp_path):
+def alerting(tmp_path):
     """Give an Alertmanager with the example's routes and inhibitions, notified each second."""
     with servers.webhook() as pager:
         text = to_webhook(ALERTMANAGER.read_text(), pager.url)
         text = re.sub(r"(group_wait|group_interval): \w+", r"\1: 1s", text)
         with servers.alertmanager(tmp_path, text) as url:
-            yield Judge(url, pager)
+            yield Alerting(url, pager)
 
 
 @pytest.mark.servers
@@ -141,18 +141,18 @@ def judge(tmp_path):
     [((SILENT,), ["firing"]), ((), ["firing", "resolved", "firing"])],
     ids=["kept back", "without"],
 )
-def test_a_page_outlives_the_restart_of_the_coordinator(judge, silent, notified):
+def test_a_page_outlives_the_restart_of_the_coordinator(alerting, silent, notified):
     """The page ends and comes again with the coordinator, and its receiver is notified of neither, nor of the ticket."""
-    judge.send(PAGE, TICKET)
-    wait_until(lambda: judge.notified(PAGE) == ["firing"], WAIT_S, "the page")
+    alerting.send(PAGE, TICKET)
+    wait_until(lambda: alerting.notified(PAGE) == ["firing"], WAIT_S, "the page")
     if silent:
-        judge.send(*silent)
-    judge.send(PAGE, ended=True)
-    judge.notify_all_groups()
-    judge.send(PAGE)
+        alerting.send(*silent)
+    alerting.send(PAGE, ended=True)
+    alerting.notify_all_groups()
+    alerting.send(PAGE)
     if silent:
-        judge.send(*silent, ended=True)
-    judge.notify_all_groups()
-    assert judge.notified(PAGE) == notified
-    assert judge.notified(TICKET) == ([] if silent else ["firing"])
-    assert judge.notified(SILENT) == []
+        alerting.send(*silent, ended=True)
+    alerting.notify_all_groups()
+    assert alerting.notified(PAGE) == notified
+    assert alerting.notified(TICKET) == ([] if silent else ["firing"])
+    assert alerting.notified(SILENT) == []

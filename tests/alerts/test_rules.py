@@ -55,11 +55,11 @@ def test_another_site_gets_its_own_names(tmp_path):
     """Job names, run labels and addresses of a site reach every place, and the file stays valid."""
     site = Site(
         exporter_job="gpu-exporter",
-        coordinator_job="judge",
+        coordinator_job="detector",
         run_labels="cluster, run",
         runbooks_url="https://wiki.example/run",
         grafana_url="https://graphs.example",
-        coordinator_url="https://judge.example",
+        coordinator_url="https://detector.example",
     )
     text = rules.render(site)
     (tmp_path / "rules.yaml").write_text(text)

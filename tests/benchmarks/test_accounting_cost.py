@@ -27,7 +27,7 @@ def test_its_steps_on_a_device_are_as_described():
         assert record["device_step_ns"] > 0
 
 
-def test_the_budget_is_judged():
+def test_the_budget_is_checked():
     """Beyond 3 % of a core for eight ranks, or with other steps than asked for, a check is missed."""
     records = accounting_cost.build(accounting_cost.slots_of(12), 12)
     assert [check.is_met for check in accounting_cost.check(375_000, records, 12)] == [True, True, None, True]

@@ -1,4 +1,4 @@
-"""What of the agent Python runs in a step, on every machine the same; and that each budget is judged."""
+"""What of the agent Python runs in a step, on every machine the same; and that each budget is checked."""
 
 import os
 import sys
@@ -43,7 +43,7 @@ def test_bytecodes_of_a_step_without_collectives(recording, monkeypatch, is_buil
     assert own <= count <= (60 if is_built else 900)
 
 
-def test_each_budget_is_judged():
+def test_each_budget_is_checked():
     """Every figure beyond its budget is named, and none within."""
     within, beyond = Cost(2_000, 15_000), Cost(2_001, 15_000)
     slow = Cost(9_000, 90_000)
@@ -72,7 +72,7 @@ def test_a_step_and_its_floor_are_measured_in_the_same_rounds(recording):
 
 
 def test_the_table_names_what_was_missed():
-    """Hot or cold, next to the former agent's figures and those as measured, which are not judged."""
+    """Hot or cold, next to the former agent's figures and those as measured, which are not compared with budgets."""
     rows = [
         Row("a step", Cost(1_000, 16_000), Cost(2_000, 15_000), ("9", "137"), Cost(1_500, 14_000)),
         Row("a mark", Cost(2_100), Cost(2_000)),

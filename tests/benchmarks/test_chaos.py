@@ -86,7 +86,7 @@ def test_a_page_is_parsed_with_its_labels():
 
 
 def ended(**changes):
-    stored = {"judged": {RUN: 800}, "ledger": {"settled": 800}, "incidents": {"i": INCIDENT}, "integrity": "ok"}
+    stored = {"evaluated": {RUN: 800}, "ledger": {"settled": 800}, "incidents": {"i": INCIDENT}, "integrity": "ok"}
     stores = {name: Stored(**(stored | changes.pop(name, {}))) for name in ("a", "b")}
     whole = {"heads": dict.fromkeys(range(8), 100), "stored": stores, "slow_rank": 5, "orders": [{"request_id": 1}]}
     return Ended(**(whole | changes))
@@ -97,7 +97,7 @@ def checks_of(outcome):
 
 
 def test_a_whole_run_passes():
-    """All records judged in both stores, one incident, one order."""
+    """All records evaluated in both stores, one incident, one order."""
     assert not has_missed(checks_of(ended()))
 
 
@@ -105,10 +105,10 @@ def test_a_whole_run_passes():
     "changes",
     [
         {"heads": dict.fromkeys(range(7), 100) | {7: 101}},
-        {"a": {"judged": {RUN: 799}}},
-        {"b": {"judged": {}}},
+        {"a": {"evaluated": {RUN: 799}}},
+        {"b": {"evaluated": {}}},
         {"a": {"ledger": {"settled": 801}}},
-        {"b": {"ledger": {"settled": 792, "spool": 8}, "judged": {RUN: 792}}},
+        {"b": {"ledger": {"settled": 792, "spool": 8}, "evaluated": {RUN: 792}}},
         {"a": {"incidents": {}}},
         {"b": {"incidents": {"j": INCIDENT}}},
         {"a": {"incidents": {"i": INCIDENT | {"ranks": [4]}}}},
@@ -125,8 +125,8 @@ def test_each_violation_is_seen(changes):
 
 
 def test_what_a_full_spool_dropped_must_be_counted():
-    """With full spools judged and lost add up exactly, loss is expected, and of no other kind."""
-    dropped = {"ledger": {"settled": 780, "spool": 20}, "judged": {RUN: 780}}
+    """With full spools evaluated and lost add up exactly, loss is expected, and of no other kind."""
+    dropped = {"ledger": {"settled": 780, "spool": 20}, "evaluated": {RUN: 780}}
 
     def is_good(store):
         outcome = ended(a=store, b=store)
@@ -134,18 +134,18 @@ def test_what_a_full_spool_dropped_must_be_counted():
 
     assert is_good(dropped)
     assert not is_good({})
-    assert is_good(dropped | {"judged": {RUN: 788}})
-    assert not is_good(dropped | {"judged": {RUN: 779}})
-    assert not is_good(dropped | {"judged": {RUN: 805}})
+    assert is_good(dropped | {"evaluated": {RUN: 788}})
+    assert not is_good(dropped | {"evaluated": {RUN: 779}})
+    assert not is_good(dropped | {"evaluated": {RUN: 805}})
     assert not is_good(dropped | {"ledger": {"settled": 780, "malformed": 20}})
 
 
 def test_a_killed_exporter_may_send_a_message_again():
-    """Its records are judged once all the same."""
+    """Its records are evaluated once all the same."""
     again = {"ledger": {"settled": 808}}
     assert has_missed(checks_of(ended(a=again)))
     assert not has_missed(checks_of(ended(a=again, lines={"exporter killed": Line(times=1)})))
-    assert has_missed(checks_of(ended(a=again | {"judged": {RUN: 808}}, lines={"exporter killed": Line(times=1)})))
+    assert has_missed(checks_of(ended(a=again | {"evaluated": {RUN: 808}}, lines={"exporter killed": Line(times=1)})))
     assert has_missed(checks_of(ended(a={"ledger": {"settled": 825}}, lines={"exporter killed": Line(times=1)})))
 
 
@@ -156,5 +156,5 @@ def test_faults_that_kill_an_exporter_are_known_by_name():
 
 @pytest.mark.servers
 def test_five_kills_lose_nothing():
-    """Real services, five kills of a seeded order: every record judged once in both stores, one incident."""
+    """Real services, five kills of a seeded order: every record evaluated once in both stores, one incident."""
     assert chaos.main(["--kills", "5", "--seed", "1", "--without-outage", "--without-full-spool"]) == 0

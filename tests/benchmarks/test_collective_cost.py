@@ -99,7 +99,7 @@ def test_a_missed_budget_is_named():
 
 
 def test_too_much_python_is_named():
-    """Frames and bytecodes are judged, of hooks only."""
+    """Frames and bytecodes are compared with their bounds, of hooks only."""
     most = WITHOUT_EXTENSION["synchronous"]
     runs = {
         "synchronous": {

@@ -20,7 +20,7 @@ def missed(**changed):
     return [check.what for check in exporter_cost.checks_of(WITHIN | changed) if check.is_met is False]
 
 
-def test_each_budget_is_judged():
+def test_each_budget_is_checked():
     """Every figure beyond its budget is named, and none within."""
     assert missed() == []
     assert missed(cpu_ratio=0.031) == ["CPU, scrapes included"]

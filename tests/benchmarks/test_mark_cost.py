@@ -47,7 +47,7 @@ def missed(costs):
     return [check.what for check in mark_cost.check(costs, 60) if check.is_met is False]
 
 
-def test_each_budget_is_judged():
+def test_each_budget_is_checked():
     """Every figure beyond its budget is named, and none within."""
     assert missed(found()) == []
     assert missed(found(C=mark_cost.Part(2_001, 15_001, 0))) == ["C, a mark beyond an empty call, hot"]

@@ -1,4 +1,4 @@
-"""How recorded jobs are judged: what a fault cost by the ranks' counters, and which findings are right."""
+"""How recorded jobs are evaluated: what a fault cost by the ranks' counters, and which findings are right."""
 
 import json
 from collections import Counter
@@ -9,7 +9,7 @@ import pytest
 from benchmarks.language_job import STEPS, Plan
 from benchmarks.language_model import HEALTHY
 from benchmarks.language_trainers import RANKS
-from benchmarks.recorded_jobs import RecordedJob, judge
+from benchmarks.recorded_jobs import RecordedJob, evaluate
 from benchmarks.recorded_truth import cost_ratio, is_last_in_every_step, needed_ns
 from lockstep.contracts.finding import CPU, Finding
 
@@ -58,8 +58,8 @@ def job(fault="loss", *, cost=0.1, last=()):
         (job(HEALTHY, last={1}), [found(1)], {"healthy": 1, "healthy_named": 1, "wrong": 1}),
     ],
 )
-def test_findings_are_judged(recorded, findings, expected):
+def test_findings_are_evaluated(recorded, findings, expected):
     """The culprit's first finding is right; others are wrong but for a rank that the host kept from its core."""
-    counts = judge(recorded, findings)
+    counts = evaluate(recorded, findings)
     assert +counts == Counter(expected)
     assert {type(each) for each in counts.values()} == {int}  # they are printed

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.simulator_measured import COMMITTED
 from benchmarks.simulator_published import HELD, OPEN, RECIPES, RUNS, TABLES, half_of, read_runs
 from benchmarks.simulator_untuned import (
-    Judged,
+    Evaluated,
     agreement,
     formula_seconds,
     missed,
@@ -92,7 +92,7 @@ def measured(configurations, noise, random):
 def known(runs, steps_s=None):
     """Return the runs with one forecast for each configuration, or with these."""
     steps_s = steps_s or [float(run.job_key[0]) for run in runs]
-    return Judged(runs, [SimpleNamespace(step_seconds=step_s) for step_s in steps_s], np.array([]), np.array([]))
+    return Evaluated(runs, [SimpleNamespace(step_seconds=step_s) for step_s in steps_s], np.array([]), np.array([]))
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.03, 0.1])
@@ -138,11 +138,11 @@ def test_a_set_above_its_target_is_listed(runs):
     """Only the half that is never fitted counts: a set that is 20 % off misses the target of 15 %, one at 5 % does not."""
     held = [run for run in runs if run.half == HELD and run.seconds is not None][:4]
 
-    def judged(ratio):
+    def evaluated(ratio):
         found = [SimpleNamespace(step_seconds=run.seconds * ratio) for run in held]
-        return Judged(held, found, np.array([run.seconds for run in held]), np.array([]))
+        return Evaluated(held, found, np.array([run.seconds for run in held]), np.array([]))
 
-    shipped, fitted = missed({"near": judged(1.05), "far": judged(0.8)})
+    shipped, fitted = missed({"near": evaluated(1.05), "far": evaluated(0.8)})
     assert shipped == "shipped, target 15% of the half held: missed by far"
     assert fitted == "fitted, target 7% of the half held: missed by none"
 
@@ -230,7 +230,7 @@ def test_fms_fsdp_reduces_gradients_in_half_precision():
 
 
 def test_no_run_moves_between_the_halves():
-    """A change of the simulator must not let fitted runs be judged as held: every run is in the half where it was."""
+    """A change of the simulator must not let fitted runs be evaluated as held: every run is in the half where it was."""
     halves = {name: "".join(run.half[0] for run in runs) for name, runs in read_all(COMMITTED).items()}
     assert [halves[name].count("o") for name in ("bigscience", "torchtitan", "vTrain, one A100 node")] == [34, 3, 124]
     lines = "\n".join(f"{name} {text}" for name, text in halves.items())

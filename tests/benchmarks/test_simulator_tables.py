@@ -33,7 +33,7 @@ def test_the_unit_stands_in_the_columns_name(read):
 
 
 def test_rows_count_once_and_bad_ones_are_reported(read):
-    """A repeated row cannot judge itself; rows without a step, with half a job or none are dropped by line."""
+    """A repeated row is not compared with itself; rows without a step, with half a job or none are dropped by line."""
     lines = VTRAIN_TEXT.splitlines()
     nothing = lines[1].rsplit(",", 1)[0] + ",0"
     table = read("\n".join([*lines, lines[2], nothing, "2,16,8", lines[3].replace(",1024,", ",x,", 1)]), read_vtrain)

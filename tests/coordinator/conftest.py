@@ -1,4 +1,4 @@
-"""Announcements, judged steps, a coordinator on free ports, and a real mosquitto on loopback."""
+"""Announcements, evaluated steps, a coordinator on free ports, and a real mosquitto on loopback."""
 
 import asyncio
 import contextlib

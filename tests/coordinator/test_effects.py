@@ -30,9 +30,9 @@ class NoBus:
 
 
 def test_an_incident_is_written_with_what_was_settled_when_it_opened():
-    """Whenever a write falls, the records that a run has judged are those that the ledger has settled.
+    """Whenever a write falls, the records that a run has evaluated are those that the ledger has settled.
 
-    Otherwise a coordinator killed behind it would have judged what its nodes still hold, and may drop and count as lost.
+    Otherwise a coordinator killed behind it would have evaluated what its nodes still hold, and may drop and count as lost.
     """
     runs = Runs(CoordinatorConfig(), Policy(), {}, lambda: 0.0)
     streams, store = Streams("c1", 1), Store("")

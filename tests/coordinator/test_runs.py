@@ -128,7 +128,7 @@ def test_another_attempt_goes_on_with_what_the_first_has_shown_of_long_steps():
 
 
 def test_a_smaller_world_is_followed():
-    """A job that comes back with half its ranks is judged as what it is now."""
+    """A job that comes back with half its ranks is evaluated as what it is now."""
     watch = runs()
     two_nodes(watch)
     play(watch, FAULTY, 0, 30)
@@ -158,7 +158,7 @@ def test_records_of_a_timeline_that_ends_are_counted():
 
 
 def test_silence_is_noticed_by_the_tick():
-    """Steps of a rank that died are judged after the grace period, and a run without steps is lost."""
+    """Steps of a rank that died are evaluated after the grace period, and a run without steps is lost."""
     watch = runs()
     two_nodes(watch)
     play(watch, FAULTY, 0, 30)
@@ -194,12 +194,12 @@ def send(watch, node, first, last, now):
     watch.take(FAULTY.batch(first, last, ranks=ranks, node=node), now)
 
 
-def judged_all(watch, count):
-    """Whether so many steps were judged with all four ranks, and nothing was refused."""
+def evaluated_all(watch, count):
+    """Whether so many steps were evaluated with all four ranks, and nothing was refused."""
     return (watch.detection.records_evaluated, sum(watch.rejected.values())) == (4 * count, 0)
 
 
-def test_what_a_node_spooled_while_it_was_away_is_judged():
+def test_what_a_node_spooled_while_it_was_away_is_evaluated():
     """A node without its broker is awaited: its records are not late when it returns after half a minute."""
     watch = runs()
     two_nodes(watch)
@@ -210,14 +210,14 @@ def test_what_a_node_spooled_while_it_was_away_is_judged():
     for step in range(10, 40):
         send(watch, "n0", step, step + 1, NOW + step)
         watch.tick(NOW + step)
-    assert judged_all(watch, 10)
+    assert evaluated_all(watch, 10)
     watch.take(alive("n1"), NOW + 40)
     send(watch, "n1", 10, 40, NOW + 44)
-    assert judged_all(watch, 40)
+    assert evaluated_all(watch, 40)
 
 
-def test_a_node_that_does_not_return_is_judged_without():
-    """It is awaited once: then the others go on, and their later steps are judged as they come."""
+def test_a_node_that_does_not_return_is_evaluated_without():
+    """It is awaited once: then the others go on, and their later steps are evaluated as they come."""
     watch = runs()
     two_nodes(watch)
     for node in ("n0", "n1"):
@@ -243,7 +243,7 @@ def test_an_outage_of_the_broker_loses_nothing():
     assert watch.presence.alive == set()
     for second in range(11, 600):
         watch.tick(NOW + second)
-    assert judged_all(watch, 10)
+    assert evaluated_all(watch, 10)
     watch.begin_session(NOW + 600)
     watch.tick(NOW + 601)
     watch.take(alive("n0"), NOW + 602)
@@ -251,7 +251,7 @@ def test_an_outage_of_the_broker_loses_nothing():
     watch.tick(NOW + 630)
     watch.take(alive("n1"), NOW + 631)
     send(watch, "n1", 10, 60, NOW + 632)
-    assert judged_all(watch, 60)
+    assert evaluated_all(watch, 60)
 
 
 @pytest.mark.parametrize("returned", [(), ("n0",)])
@@ -301,11 +301,11 @@ def test_a_coordinator_that_was_restarted_waits_for_all_nodes_of_a_run():
     watch.take(announce(2, 3, node="n1"), NOW + 25)
     watch.tick(NOW + 25)
     send(watch, "n1", 0, 30, NOW + 26)
-    assert judged_all(watch, 30)
+    assert evaluated_all(watch, 30)
 
 
 def test_a_node_that_never_announces_its_ranks_holds_no_one_up_for_long():
-    """After as long as a node may need to return, those that are known are judged."""
+    """After as long as a node may need to return, those that are known are evaluated."""
     watch = runs()
     watch.take(announce(0, 1), NOW)
     send(watch, "n0", 0, 30, NOW + 1)
@@ -427,7 +427,7 @@ def test_a_tap_receives_batches_as_they_are_taken():
     watch.take_batches(batches, NOW)
     last = FAULTY.batch(2, 3)
     watch.take(last, NOW)
-    taken = [(what, judged) for what, judged in received if isinstance(what, tuple)]
+    taken = [(what, evaluated) for what, evaluated in received if isinstance(what, tuple)]
     assert taken == [(tuple(batches), 0), ((last,), 2)]
 
 
@@ -495,7 +495,7 @@ def test_a_lying_rank_neither_silences_nor_floods_the_rest(lie, begin):
 
 
 def rows_of(watch, monkeypatch):
-    """Return a list that fills with all rows that are judged."""
+    """Return a list that fills with all rows that are evaluated."""
     rows = []
     detection = watch.detection
     evaluate = detection._evaluate
@@ -504,7 +504,7 @@ def rows_of(watch, monkeypatch):
 
 
 def assert_row(row, recording, step):
-    """Assert that a judged row holds what every rank measured in that step."""
+    """Assert that an evaluated row holds what every rank measured in that step."""
     assert (row.step, row.present.tolist()) == (step, recording.present[step].tolist())
     np.testing.assert_allclose(row.duration, recording.duration[step], rtol=1e-6)
     np.testing.assert_allclose(row.self_seconds, recording.self_seconds[step], rtol=1e-6)
@@ -518,7 +518,7 @@ def assert_row(row, recording, step):
 
 
 def test_a_world_that_grows_and_shrinks_loses_no_row(monkeypatch):
-    """Four ranks, then eight under the same name, then two: every step of each shape is judged whole."""
+    """Four ranks, then eight under the same name, then two: every step of each shape is evaluated whole."""
     watch = runs()
     rows = rows_of(watch, monkeypatch)
     expected = []
@@ -543,7 +543,7 @@ def test_a_world_that_grows_and_shrinks_loses_no_row(monkeypatch):
 
 
 def test_unannounced_incarnations_under_one_name_lose_no_row(monkeypatch):
-    """A job that is started again and again by hand: steps begin again, clocks go on, every row is judged whole."""
+    """A job that is started again and again by hand: steps begin again, clocks go on, every row is evaluated whole."""
     watch = runs()
     rows = rows_of(watch, monkeypatch)
     two_nodes(watch)
@@ -577,16 +577,16 @@ def test_records_of_devices_that_come_eight_steps_late(monkeypatch, step_seconds
     watch = runs()
     rows = rows_of(watch, monkeypatch)
     two_nodes(watch)
-    judged_s = []
+    evaluated_s = []
     for step in range(40):
         now = NOW + step * step_seconds
         batches = [FAULTY.batch(step, step + 1, ranks=(0, 1, 2))]
         if step >= 8:
             batches.append(FAULTY.batch(step - 8, step - 7, ranks=(3,), node="n1"))
         watch.take_batches(batches, now)
-        judged_s += [now] * (len(rows) - len(judged_s))
+        evaluated_s += [now] * (len(rows) - len(evaluated_s))
     grace = Policy().timeline.grace_seconds
-    assert all(at - (NOW + step * step_seconds) < grace + step_seconds for step, at in enumerate(judged_s))
+    assert all(at - (NOW + step * step_seconds) < grace + step_seconds for step, at in enumerate(evaluated_s))
     assert [bool(row.present[3]) for row in rows] == [is_whole] * len(rows)
     assert watch.rejected["late"] == (0 if is_whole else 32)
     assert len(rows) == (32 if is_whole else 40)
@@ -629,7 +629,7 @@ class SurpriseError(Exception):
 
 
 def test_a_surprise_in_one_run_costs_that_run_alone(monkeypatch):
-    """Its records are counted as failed, others are judged; after three steps in a row it is left alone for a while."""
+    """Its records are counted as failed, others are evaluated; after three steps in a row it is left alone for a while."""
     watch = runs()
     two_nodes(watch)
     two_nodes(watch, run="other")

@@ -145,7 +145,7 @@ async def test_it_serves_without_a_broker_and_leaves_nothing_behind():
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
-async def test_what_was_not_judged_comes_again_after_a_restart_and_counts_once(tmp_path, monkeypatch, kill):
+async def test_what_was_not_evaluated_comes_again_after_a_restart_and_counts_once(tmp_path, monkeypatch, kill):
     """Steps that one rank never reported are in memory only; whatever end the coordinator finds, none is lost or twice."""
     now, broker = time.time(), LocalBroker()
     settings = {"broker": broker, "state_directory": str(tmp_path)}
@@ -179,7 +179,7 @@ def committed(wire):
 
 
 async def test_one_of_a_pair_orders_the_capture_and_both_explain_the_incident(tmp_path):
-    """Two coordinators judge alike: one incident id, one request, and the evidence reaches both."""
+    """Two coordinators decide alike: one incident id, one request, and the evidence reaches both."""
     now, broker = time.time(), LocalBroker()
     async with wired(broker) as wire:
         await wire.announce(announce(0, 1, 2, 3, heartbeat_s=now))

@@ -84,10 +84,10 @@ class Pair:
             coordinator.wait_ready("/-/ready")
         self._manager = enter(servers.alertmanager(folder, quick_routes(site, self.pager.url)))
         jobs = scrape_jobs(site, self.coordinators["a"].url, self._manager)
-        exporters, judges = jobs["scrape_configs"]
+        exporters, coordinators = jobs["scrape_configs"]
         addresses = [coordinator.url for coordinator in self.coordinators.values()]
         exporters["http_sd_configs"] = [{"url": f"{url}/api/v1/targets", "refresh_interval": "1s"} for url in addresses]
-        judges["static_configs"] = [{"targets": [url.removeprefix("http://") for url in addresses]}]
+        coordinators["static_configs"] = [{"targets": [url.removeprefix("http://") for url in addresses]}]
         enter(servers.prometheus(folder, json.dumps(jobs)))
         self.nodes = FakeNodes(roots, RUN, RANKS_PER_NODE)
         enter(self.nodes.stepping())
@@ -123,7 +123,7 @@ class Pair:
         return [alert for alert in alerts if alert["labels"]["alertname"] == name]
 
     def step(self, name):
-        """Return the last step that a coordinator has judged."""
+        """Return the last step that a coordinator has evaluated."""
         return (self.coordinators[name].scrape() or {}).get(f'lockstep_run_step{{run="{RUN}"}}', -1)
 
 
@@ -131,7 +131,7 @@ def test_one_page_and_one_capture_while_either_is_killed(tmp_path):
     """The page neither doubles nor resolves; the survivor orders the capture with a higher term, then leads on."""
     with contextlib.ExitStack() as parts:
         pair = Pair(tmp_path, parts)
-        wait_until(lambda: min(pair.step("a"), pair.step("b")) > 60, 60, "a run that both judge")
+        wait_until(lambda: min(pair.step("a"), pair.step("b")) > 60, 60, "a run that both evaluate")
         leader = wait_until(pair.leader, 30, "one leader")
         survivor = "b" if leader == "a" else "a"
         assert [pair.value(name, f"{C}_peers") for name in "ab"] == [1, 1]
@@ -152,14 +152,14 @@ def test_one_page_and_one_capture_while_either_is_killed(tmp_path):
         wait_until(lambda: pair.firing(REPLICA_DOWN), 60, "the warning about the one that is gone")
         after = wait_until(lambda: pair.requests[len(before) :], 60, "the capture of the other one")
         assert min(request.term for request in after) > before[0].term
-        judged = pair.step(survivor)
-        wait_until(lambda: pair.step(survivor) > judged + 100, 60, "steps that one alone judges")
+        evaluated = pair.step(survivor)
+        wait_until(lambda: pair.step(survivor) > evaluated + 100, 60, "steps that one alone evaluates")
         assert len(pair.firing(SLOW)) == 1
         assert pair.notified(SLOW, "resolved") == pair.notified(DOWN, "firing") == []
 
         pair.coordinators[leader].start()
         pair.coordinators[leader].wait_ready("/-/ready")
-        wait_until(lambda: pair.step(leader) >= pair.step(survivor) - 40 > judged, 60, "both judge again")
+        wait_until(lambda: pair.step(leader) >= pair.step(survivor) - 40 > evaluated, 60, "both evaluate again")
         assert pair.leader() == survivor
         assert len(pair.firing(SLOW)) == 1
         assert pair.notified(SLOW, "resolved") == []

@@ -182,7 +182,7 @@ async def test_requests_for_what_is_not_here_are_refused_by_name(root, tmp_path,
 
 
 async def test_an_order_that_cannot_be_written_is_refused(config: ExporterConfig, make_ring):
-    """A run's folder that takes no file is an answer with the reason, and the next request is judged again."""
+    """A run's folder that takes no file is an answer with the reason, and the next request is considered again."""
     ring = make_ring(rank=0)
     ring.write(record(0))
     async with running(Exporter(config)) as exporter:

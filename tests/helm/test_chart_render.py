@@ -126,17 +126,17 @@ def test_the_dashboards_are_those_that_are_generated():
 def test_monitors_name_the_jobs_of_the_rules():
     """The label `job` that rules select is the one that both monitors set."""
     values = ci_values(CHART / "ci" / "monitoring-values.yaml") | {
-        "monitoring": {"exporterJob": "nodes", "coordinatorJob": "judge"}
+        "monitoring": {"exporterJob": "nodes", "coordinatorJob": "detector"}
     }
     items = render(values)
     jobs = []
     for kind, key in (("PodMonitor", "podMetricsEndpoints"), ("ServiceMonitor", "endpoints")):
         (endpoint,) = pick(items, kind)["spec"][key]
         jobs.append(endpoint["relabelings"][0])
-    assert jobs == [{"targetLabel": "job", "replacement": "nodes"}, {"targetLabel": "job", "replacement": "judge"}]
+    assert jobs == [{"targetLabel": "job", "replacement": "nodes"}, {"targetLabel": "job", "replacement": "detector"}]
     rules = clear(pick(items, "PrometheusRule"))
     assert 'job=\\"nodes\\"' in rules
-    assert 'job=\\"judge\\"' in rules
+    assert 'job=\\"detector\\"' in rules
     assert "lockstep-exporter" not in rules
 
 
@@ -231,7 +231,7 @@ def test_an_exporter_gives_discovery_the_address_of_its_pod(mode):
 CHANGES = [
     {"broker": {"clientCertificate": {"exporterSecret": "ours"}}},
     {"broker": {"clientCertificate": {"coordinatorSecret": "ours"}}},
-    {"broker": {"auth": {"coordinatorUsername": "judge"}}},
+    {"broker": {"auth": {"coordinatorUsername": "detector"}}},
     {"broker": {"auth": {"exporterUsername": "node"}}},
     {"broker": {"mosquitto": {"port": 2883}}},
     {"broker": {"mosquitto": {"maxPacketBytes": 1 << 24}}},

@@ -224,8 +224,8 @@ def test_the_access_rules_are_those_of_the_topics():
     per_node = {rule.replace("+", "%u").replace("/run/@", "/run/+") for rule in fixed}
     assert access_rules({}) == {"lockstep-exporter": shared, "lockstep-coordinator": coordinator}
     assert access_rules({"nodesSecret": "nodes"}) == {"": per_node, "lockstep-coordinator": coordinator}
-    renamed = access_rules({"exporterUsername": "node", "coordinatorUsername": "judge"})
-    assert renamed == {"node": shared, "judge": coordinator}
+    renamed = access_rules({"exporterUsername": "node", "coordinatorUsername": "detector"})
+    assert renamed == {"node": shared, "detector": coordinator}
 
 
 def access_rules(auth):

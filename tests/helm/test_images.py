@@ -1,4 +1,4 @@
-"""The Dockerfiles, as far as they can be judged without a Docker engine."""
+"""The Dockerfiles, as far as they can be checked without a Docker engine."""
 
 import json
 import re

@@ -22,7 +22,7 @@ from tests.support.servers import PATIENCE_S, free_port, get_json, mosquitto, ru
 
 LOCKSTEP = [sys.executable, "-m", "lockstep.cli.main"]
 RUN, RANKS_PER_NODE, NODES = "llm", 2, 2
-GRAFANA, RUNBOOKS, PAGES = "https://graphs.lan", "https://wiki.lan/lockstep", "https://judge.lan"
+GRAFANA, RUNBOOKS, PAGES = "https://graphs.lan", "https://wiki.lan/lockstep", "https://detector.lan"
 # Shorter waiting, in the order of the real ones: what explains comes before what it explains. Old vmalerts know no
 # keep_firing_for, so nothing is kept.
 POLICY = {
@@ -102,10 +102,10 @@ def scrape_jobs(site, coordinator, alertmanager):
     document["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     document["rule_files"] = [str(site / "lockstep.rules.yaml")]
     document["alerting"]["alertmanagers"] = [{"static_configs": [{"targets": [alertmanager.removeprefix("http://")]}]}]
-    exporters, judge = document["scrape_configs"]
+    exporters, coordinators = document["scrape_configs"]
     del exporters["static_configs"]
     exporters["http_sd_configs"] = [{"url": f"{coordinator}/api/v1/targets", "refresh_interval": "1s"}]
-    judge["static_configs"] = [{"targets": [coordinator.removeprefix("http://")]}]
+    coordinators["static_configs"] = [{"targets": [coordinator.removeprefix("http://")]}]
     return document
 
 
@@ -140,14 +140,14 @@ def victoria_metrics(folder, jobs, alertmanager):
         wait_ready(f"http://127.0.0.1:{ports[0]}/health", process, folder / "victoria.log")
         scraped = f"http://127.0.0.1:{ports[0]}/api/v1/query?query=up"
         wait_until(lambda: len(get_json(scraped)["data"]["result"]) > NODES, PATIENCE_S, "scrapes that can be searched")
-        with running(alerting, folder / "vmalert.log") as judge:
-            wait_ready(f"http://127.0.0.1:{ports[1]}/health", judge, folder / "vmalert.log")
+        with running(alerting, folder / "vmalert.log") as vmalert:
+            wait_ready(f"http://127.0.0.1:{ports[1]}/health", vmalert, folder / "vmalert.log")
             yield
 
 
 @contextlib.contextmanager
 def live_loop(folder, server):
-    """Start everything, `server` as what scrapes and judges; the fake nodes step."""
+    """Start everything, `server` as what scrapes and evaluates; the fake nodes step."""
     site = exported(folder)
     roots = [folder / f"shared{node}" for node in range(NODES)]
     with contextlib.ExitStack() as parts:
@@ -160,8 +160,8 @@ def live_loop(folder, server):
             places = {"node": f"n{node}", "root": root, "spool_directory": folder / f"spool{node}"}
             started.append(enter(lockstep(folder, broker.port, "exporter", **quick, **places)))
         policy = policy_file(folder, {"profile.enabled": "false", "run.recover_steps": 20})
-        judge = {"domains": f"dp={NODES * RANKS_PER_NODE}", "policy_file": policy}
-        started.append(enter(lockstep(folder, broker.port, "coordinator", **judge)))
+        settings = {"domains": f"dp={NODES * RANKS_PER_NODE}", "policy_file": policy}
+        started.append(enter(lockstep(folder, broker.port, "coordinator", **settings)))
         for process, url, log in started:
             wait_ready(f"{url}/-/ready", process, log)
         process, url, _ = started[-1]

@@ -156,7 +156,7 @@ def test_an_outage_is_waited_for_longer_each_time_and_ends_with_the_run(site, ca
 
 
 def test_what_comes_after_a_run_has_ended_is_still_sent(site):
-    """Records are judged when they arrive, which may be later than the end of their processes."""
+    """Records are evaluated when they arrive, which may be later than the end of their processes."""
     site.knows(*SERIES[:10], is_over=True)
 
     def wait(_):

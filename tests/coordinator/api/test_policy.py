@@ -54,8 +54,8 @@ async def test_a_threshold_changes_the_verdict_of_a_run_in_progress(site):
     assert answer["changed"][0] == {"run": "", "name": "excess.floor_ratio", "before": 0.025, "after": 0.2}
     play(site.runs, SMALL, 0, 90)
     run = site.runs.by_name["job"]
-    detector, judged = run.detector, run.machine.step_result
-    assert (slow_ranks(site), judged.is_warm) == ([], True)
+    detector, evaluated = run.detector, run.machine.step_result
+    assert (slow_ranks(site), evaluated.is_warm) == ([], True)
     await ask(site, "PATCH", POLICY, {"excess.floor_ratio": 0.025})
     play(site.runs, SMALL, 90, 98)
     assert slow_ranks(site) == [2]
@@ -81,7 +81,7 @@ async def test_a_detector_is_switched_off_and_on_while_a_run_goes_on(site):
     assert slow_ranks(site) == [2]
 
 
-async def test_a_run_out_of_scope_is_judged_in_silence(site):
+async def test_a_run_out_of_scope_is_evaluated_in_silence(site):
     """Nothing of it is reported; the list of runs states that."""
     await ask(site, "PATCH", POLICY, {"scope.runs": ["prod-*"]})
     assert play(site.runs, FAULTY, 0, 60) == []

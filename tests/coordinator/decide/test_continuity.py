@@ -110,7 +110,7 @@ def test_what_was_learnt_of_another_attempt_is_not_taken(tmp_path, caplog):
     store.close()
 
 
-def test_steps_that_are_delivered_again_are_judged_once(tmp_path):
+def test_steps_that_are_delivered_again_are_evaluated_once(tmp_path):
     """What the broker sends again after a restart was evaluated before it: no step counts twice."""
     made = generate(JOB)
     log = made.log(run="night")

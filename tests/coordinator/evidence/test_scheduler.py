@@ -167,7 +167,7 @@ def test_a_failed_reading_takes_no_deviations_away():
 
 
 def test_a_bug_of_ours_costs_a_reading_and_after_three_a_while():
-    """The incident stays as it is, and the run is judged on."""
+    """The incident stays as it is, and the run is evaluated on."""
     watch = Watch(*[KeyError("bug")] * 4)
     watch.note()
     for _ in range(4):

@@ -126,7 +126,7 @@ def restarted(*, skip=()):
 
 
 def running(steps=20):
-    """Return a timeline in the middle of a run, every step judged."""
+    """Return a timeline in the middle of a run, every step evaluated."""
     made = StepTimeline(POLICY)
     made.know(list(range(RANKS)))
     made.ingest_all([record(rank, n, START_NS + n * NS) for n in range(1, steps) for rank in range(RANKS)], 0.0)
@@ -144,7 +144,7 @@ def test_a_restart_loses_no_rank():
 
 
 def test_a_redelivered_step_is_counted_by_what_became_of_it():
-    """Records of a pending step are duplicates, those of a judged one are late; nothing else changes."""
+    """Records of a pending step are duplicates, those of an evaluated one are late; nothing else changes."""
     made = running(steps=3)
     again = [record(rank, 3, START_NS + 3 * NS) for rank in range(RANKS)]
     made.ingest_all(again[1:], 0.0)

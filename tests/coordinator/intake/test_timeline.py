@@ -93,7 +93,7 @@ def test_a_rank_that_catches_up_is_waited_for():
 
 
 def test_a_rank_whose_node_may_deliver_is_waited_for():
-    """While its node is away a rank is not silent; from then on it is, and the others are judged without it."""
+    """While its node is away a rank is not silent; from then on it is, and the others are evaluated without it."""
     made = timeline(grace_seconds=5.0)
     made.ingest(RECORDING.batch(0, 3, ranks=[0, 1, 2]), 0.0)
     assert made.ready(30.0, lambda rank: rank == 3) == []
@@ -132,7 +132,7 @@ def test_a_rank_that_runs_ahead_silences_no_one():
 
 
 def test_where_few_ranks_report_the_others_are_waited_for_longer():
-    """When most of the nodes report nothing for a minute, the rest is judged without them."""
+    """When most of the nodes report nothing for a minute, the rest is evaluated without them."""
     made = timeline(grace_seconds=5.0)
     made.ingest(RECORDING.batch(0, 1), 0.0)
     made.ingest(RECORDING.batch(1, 2, ranks=[0]), 1.0)
@@ -143,7 +143,7 @@ def test_where_few_ranks_report_the_others_are_waited_for_longer():
 
 
 def test_duplicates_and_late_records_are_counted_and_dropped():
-    """A redelivered batch changes nothing; a record of a judged step is too late."""
+    """A redelivered batch changes nothing; a record of an evaluated step is too late."""
     made = timeline()
     made.ingest(RECORDING.batch(0, 2, ranks=[0, 1, 2]), 0.0)
     made.ingest(RECORDING.batch(0, 2, ranks=[0]), 0.0)
@@ -156,7 +156,7 @@ def test_duplicates_and_late_records_are_counted_and_dropped():
 
 
 def test_a_record_overtaken_by_a_younger_one_is_still_used():
-    """Order inside a step that is not judged yet does not matter."""
+    """Order inside a step that is not evaluated yet does not matter."""
     made = timeline()
     made.ingest(RECORDING.batch(0, 1), 0.0)
     made.ready(0.0)
@@ -181,7 +181,7 @@ def test_a_record_overtaken_by_a_younger_one_is_still_used():
     ],
     ids=lambda lie: next(iter(lie)),
 )
-def test_impossible_records_are_counted_and_the_others_judged(lie):
+def test_impossible_records_are_counted_and_the_others_evaluated(lie):
     """Negative, endless or parts that do not sum to the step: the record is refused, the step goes on without it."""
     made = timeline(grace_seconds=1.0)
     made.ingest(RECORDING.batch(0, 1, ranks=[0, 1, 2]), 0.0)
@@ -241,7 +241,7 @@ def test_a_restart_begins_a_generation_and_loses_nothing():
 
 @pytest.mark.parametrize("lie", [{"step_offset": 10**9}, {"step_offset": -9, "start_s": START_UNIX_S + 1000}])
 def test_one_rank_cannot_move_the_window(lie):
-    """A rank that leaps or falls back alone is judged missing; the others go on in the same generation."""
+    """A rank that leaps or falls back alone counts as missing; the others go on in the same generation."""
     made = timeline(grace_seconds=1.0)
     made.ingest(RECORDING.batch(0, 10), 0.0)
     made.ready(0.0)

@@ -37,7 +37,7 @@ def test_a_window_opens_towards_older_steps_that_fit_with_what_is_pending(window
 
 
 def test_once_a_step_is_handed_out_the_window_only_goes_on(window):
-    """What has been judged cannot be reported again."""
+    """What has been evaluated cannot be reported again."""
     (pending, _) = add(window, 10, 3, 4)
     assert window.hand_out() is pending
     assert window.hand_out() is None

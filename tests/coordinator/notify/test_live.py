@@ -26,7 +26,7 @@ async def evaluated(coordinator, step):
 
 
 async def test_a_slow_receiver_delays_nothing_and_a_restart_sends_nothing_again(tmp_path):
-    """Steps are judged while it keeps the event; then it is counted, and known after a restart."""
+    """Steps are evaluated while it keeps the event; then it is counted, and known after a restart."""
     now, broker, gate = time.time(), LocalBroker(), asyncio.Event()
     receiver = Receiver(gate=gate)
     async with receiving(receiver) as url, wired(broker) as wire:
@@ -73,7 +73,7 @@ async def test_a_slow_receiver_delays_nothing_and_a_restart_sends_nothing_again(
 
 
 async def test_of_a_pair_the_leader_alone_sends(tmp_path):
-    """Both judge the incident; the follower keeps it for the case that its leader dies."""
+    """Both evaluate the incident; the follower keeps it for the case that its leader dies."""
     now, broker, receiver = time.time(), LocalBroker(), Receiver()
     async with receiving(receiver) as url, wired(broker) as wire:
         settings = {"broker": broker, **webhook_settings(tmp_path, url)}

@@ -85,7 +85,7 @@ def test_restarts_and_pauses_are_no_incidents_and_lose_no_step():
 
 
 def test_late_and_missing_records_are_counted_not_fatal():
-    """What arrives after its step was judged is refused by reason, as live."""
+    """What arrives after its step was evaluated is refused by reason, as live."""
     recording = generate_job(job(degrees="dp=8", interruptions=Interruptions(late=0.02, missing=0.01)))
     outcome = backtest(recording.log(), recording.topology, POLICY)
     assert outcome.rejected["late"] > 10
@@ -94,7 +94,7 @@ def test_late_and_missing_records_are_counted_not_fatal():
 
 @pytest.mark.parametrize("lie", ["clock", "frozen step", "account"])
 def test_a_lying_rank_silences_no_one(tmp_path, lie):
-    """A clock an hour off, a step counter that stands still, parts beyond the step: the others are judged without."""
+    """A clock an hour off, a step counter that stands still, parts beyond the step: the others are evaluated without."""
     log = generate_job(job()).log(optional=False)
     liar = log.columns["rank"] == 2
     if lie == "clock":

@@ -22,7 +22,7 @@ STEPS = 200
 
 
 def begin(watch, run, *, at_s, facts=H100, more=None):
-    """Have both nodes of a run announce it, and a few steps judged; return the run."""
+    """Have both nodes of a run announce it, and a few steps evaluated; return the run."""
     more = {"attempt": int(at_s), **(more or {})}
     for ranks, node in (((0, 1), "n0"), ((2, 3), "n1")):
         watch.take(announce(*ranks, facts=facts, run=run, node=node, heartbeat_s=at_s, **more), at_s)

@@ -217,7 +217,7 @@ async def test_parts_are_written_when_due_and_at_the_end(tmp_path):
 
 
 async def test_a_coordinator_records_what_it_receives_until_its_end(tmp_path):
-    """Records, announcements and time reach the directory, the metric counts them, and a replay judges as many steps."""
+    """Records, announcements and time reach the directory, the metric counts them, and a replay evaluates as many steps."""
     settings = {"record_directory": str(tmp_path), "record_quota_bytes": 1 << 20, "broker_port": free_port()}
     async with running(**settings) as coordinator:
         coordinator._on_message(announce(0, 1, 2, 3, heartbeat_s=time.time()), None)

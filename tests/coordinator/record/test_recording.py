@@ -139,7 +139,7 @@ def test_other_thresholds_are_replayed(tmp_path):
     assert [line["kind"] for line in lines if line["kind"] == "slow_rank"] == []
 
 
-def test_a_run_that_begins_under_other_thresholds_is_judged_by_them(tmp_path):
+def test_a_run_that_begins_under_other_thresholds_is_evaluated_by_them(tmp_path):
     """The thresholds in force when a run was first seen are recorded with it."""
     made = generate(JOB)
     tap = recorder(tmp_path)
@@ -201,7 +201,7 @@ def test_records_that_lie_are_replayed_as_live(tmp_path):
     assert [line["ranks"] for line in lines if line["kind"] == "slow_rank"] == [[5]]
 
 
-def test_every_column_that_is_judged_is_recorded(tmp_path):
+def test_every_column_that_is_evaluated_is_recorded(tmp_path):
     """A record in which each field has a value of its own gives the same row of the timeline, live and recorded."""
     values = {name: 1000 + place for place, name in enumerate(RECORD_FIELDS)} | {"step": 0, "flags": 0}
     values |= {"device_step_ns": MISSING, "compute_ns": sum(values[f"{phase}_ns"] for phase in COMPUTE_PHASES)}

@@ -116,7 +116,7 @@ def test_parts_of_another_form_are_left_out(tmp_path, keys):
 
 
 def test_one_bad_group_leaves_the_others(tmp_path):
-    """Groups are judged one by one."""
+    """Groups are evaluated one by one."""
     groups = [{"pg_name": "0", "ranks": "all"}, {"pg_name": 1, "ranks": [0, 1]}]
     assert _metadata(tmp_path, {"distributedInfo": {"pg_config": groups, "rank": 1}}).groups == {"1": (0, 1)}
 

@@ -65,7 +65,7 @@ def test_classes_take_precedence_in_the_order_of_the_paper():
     assert betas(found) == {("gemm",): 0.2, ("copy",): 0.1, ("ncclDevKernel_Generic",): 0.2, ("train",): 0.5}
 
 
-def test_python_is_judged_by_its_own_time_under_each_stack():
+def test_python_is_evaluated_by_its_own_time_under_each_stack():
     """A function called from two places is two; callees' time is theirs; other threads do not count."""
     found = patterns_of(
         [

@@ -1,4 +1,4 @@
-"""The rings of an ended job, read by the exporter's code and judged by the coordinator's: the incidents it would raise.
+"""The rings of an ended job, read by the exporter's code and evaluated by the coordinator's: the incidents it would raise.
 
 Time is that of the records: what ended within a second arrives together at its end.
 """

@@ -315,7 +315,7 @@ def test_one_late_rank_is_found_in_any_grid(seed):
         assert job.verdict().ranks == (culprit,)
 
 
-def test_many_ranks_are_judged_in_one_pass():
+def test_many_ranks_are_evaluated_in_one_pass():
     """16,384 ranks of a real grid: the one that is late in 32 of its groups' collectives is found."""
     topology = from_degrees({"tp": 8, "pp": 8, "dp": 256}, 16_384)
     members = [(rank, index) for index, d in enumerate(topology.domains) if d.kind != "pp" for rank in d.ranks]

@@ -298,7 +298,7 @@ def test_a_group_with_a_missing_member_says_nothing():
     assert found(recording) == {}
 
 
-def test_a_large_group_is_judged_without_a_few_of_its_members():
+def test_a_large_group_is_evaluated_without_a_few_of_its_members():
     """Of 32 ranks another one is missing in every step, as always in large groups."""
     recording = generate(Scenario(degrees="dp=32").with_fault("dp", *range(32), seconds=0.05, begin=60))
     for step in range(len(recording.present)):

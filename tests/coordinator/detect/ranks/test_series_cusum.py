@@ -154,7 +154,7 @@ def test_nothing_is_said_before_noise_is_known():
     assert run(values)[1] == [None] * 8
 
 
-def test_a_quiet_job_is_judged_from_its_first_steps():
+def test_a_quiet_job_is_evaluated_from_its_first_steps():
     """Five percent from the very first step is reported in five steps, as soon as differences show how quiet the job is."""
     values = noise(seed=4)
     values[:, 3] += 0.05

@@ -23,7 +23,7 @@ def rows(steps=120):
     return parts
 
 
-def test_families_are_judged_as_they_would_be_alone():
+def test_families_are_evaluated_as_they_would_be_alone():
     """Alarms and onsets are those of a test of their own, and so are levels and noise as far as the first one's is."""
     together = CusumTest(POOLS, POLICY)
     alone = [CusumTest([own], POLICY) for own in POOLS]
@@ -59,7 +59,7 @@ def test_a_family_may_have_a_threshold_of_its_own():
     assert first == {3: 62, 11: 63}
 
 
-def test_a_family_that_is_compared_with_its_past_is_not_judged_early():
+def test_a_family_that_is_compared_with_its_past_is_not_evaluated_early():
     """In the first steps of a quiet job only the other one is."""
     test = CusumTest([np.zeros(8, dtype=np.intp)] * 2, POLICY)
     test.forbid_early([test.series_groups[1]])

@@ -167,7 +167,7 @@ def test_sequence_imbalance_is_no_fault_and_hides_none():
     assert first_alarms(slow.self_seconds) == {}
 
 
-def test_a_rank_without_peers_is_judged_by_its_past():
+def test_a_rank_without_peers_is_evaluated_by_its_past():
     """In a pure pipeline no one does the same work: a stage that turns slow is found, the others are not."""
     recording = generate(
         Scenario(degrees="pp=4", last_stage_factor=1.3).with_fault("compute", 1, seconds=0.03, begin=60)
@@ -363,7 +363,7 @@ def test_a_missing_member_says_nothing_of_its_replica():
     assert first_alarms(own, replicas=[rank // 2 for rank in range(16)]) == {}
 
 
-def test_who_is_left_alone_is_judged_and_names_nobody_else():
+def test_who_is_left_alone_is_evaluated_and_names_nobody_else():
     """A slow rank's partner falls silent for good: the slow one is named, and the silent one is not named with it."""
     recording = generate(Scenario(degrees="tp=2,dp=4", steps=140).with_fault("compute", 2, seconds=0.04, begin=70))
     own = recording.self_seconds.copy()

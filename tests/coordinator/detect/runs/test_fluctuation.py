@@ -423,7 +423,7 @@ def test_a_run_that_gets_faster_next_to_a_culprit_is_followed():
     assert test.baseline_seconds == pytest.approx(0.5, rel=0.015)
 
 
-def test_a_run_whose_work_changes_often_is_judged_between_the_changes():
+def test_a_run_whose_work_changes_often_is_evaluated_between_the_changes():
     """What was learnt of noise survives a change of work: a slowdown 20 steps after the second one is a slowdown."""
     for seed in range(10):
         values, work = steps(seed=seed), np.full(200, TOKENS)
