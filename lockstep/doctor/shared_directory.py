@@ -7,10 +7,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from lockstep.contracts.errors import MalformedError
+from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.contracts.filesystems import MEMORY_FILESYSTEMS, MOUNTINFO, filesystem_of
 from lockstep.contracts.locks import lock_holder
-from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, unwatched_directory
+from lockstep.contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, root_directory, unwatched_directory
 from lockstep.contracts.unwatched import MARK_MAX_BYTES, MARKS_MAX, unpack_mark
 from lockstep.doctor.files import text_of
 from lockstep.doctor.verdict import OK, UNKNOWN, WARN, Check
@@ -20,10 +20,18 @@ _SHOWN_MAX = 4
 
 
 def read_shared_directory(environment: Mapping[str, str], mountinfo: Path = MOUNTINFO) -> dict[str, Any]:
-    """Return its path and file system type, and reason and text of each process that trains without being monitored."""
-    root = Path(environment.get(ROOT_VARIABLE) or DEFAULT_ROOT)
+    """Return its path and file system type, and reason and text of each process that trains without being monitored.
+
+    Where the environment gives no usable path, `problem` states why, and the rest is of the default one.
+    """
+    root, problem = Path(DEFAULT_ROOT), ""
+    try:
+        root = root_directory(environment)
+    except ConfigError as error:
+        problem = str(error)
     return {
         "path": str(root),
+        "problem": problem,
         "filesystem": filesystem_of(root, text_of(mountinfo)),
         "unwatched": list(_unwatched(unwatched_directory(root))),
     }
@@ -52,6 +60,10 @@ def check_shared_directory(facts: Mapping[str, Any]) -> Check:
     """Whether rings lie in memory: on a disk, the kernel repeatedly writes each of their pages back."""
     name = "shared directory"
     values = facts.get("shared_directory")
+    if isinstance(values, Mapping) and values.get("problem"):
+        advice = f"set {ROOT_VARIABLE} to the root of the node's exporter, or not at all"
+        found = f"{values['problem']}: no rank is monitored with it"
+        return Check(name=name, verdict=WARN, found=found, advice=advice)
     if not isinstance(values, Mapping) or not values.get("filesystem"):
         return Check(name=name, verdict=UNKNOWN, found="its file system is not known")
     found = f"{values.get('path')} on {values['filesystem']}"

@@ -50,6 +50,12 @@ def test_a_healthy_node_has_nothing():
         ),
         ("shared directory", {"shared_directory": {"path": "/x", "filesystem": ""}}, UNKNOWN, "not known"),
         (
+            "shared directory",
+            {"shared_directory": {"path": "/x", "filesystem": "tmpfs", "problem": "LOCKSTEP_DIR: got 'x', expected"}},
+            WARN,
+            "LOCKSTEP_DIR: got 'x', expected: no rank is monitored",
+        ),
+        (
             "unwatched processes",
             {"shared_directory": {"unwatched": [{"reason": "steps", "text": "call it"}] * 6}},
             WARN,

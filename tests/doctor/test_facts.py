@@ -115,6 +115,14 @@ def test_the_shared_directory_is_read(root, tmp_path):
     holder.communicate("\n")
     assert facts == {
         "path": str(tmp_path / "shm"),
+        "problem": "",
         "filesystem": "ext4",
         "unwatched": [{"reason": "steps", "text": "no step"}],
     }
+
+
+def test_a_shared_directory_that_no_rank_would_use_is_named(root):
+    """A relative path would be another one for each process: what is wrong with it, and what is so of the default."""
+    found = read_facts(root=root, environment={"LOCKSTEP_DIR": "shm"})["shared_directory"]
+    assert found["problem"] == "LOCKSTEP_DIR: got 'shm', expected an absolute path"
+    assert found["path"] == "/dev/shm/lockstep"
