@@ -32,7 +32,7 @@ STARTS: dict[str, Start] = {
         shown="lockstep run -- torchrun --nproc-per-node 2 train.py",
         source="process group",
         run=_UUID,
-        run_shown="the id of `--rdzv-id` or `--standalone`, else `default`",
+        run_shown="the id of `--rdzv-id` or `--standalone`, else `default`; what cannot be part of a path becomes `-`",
     ),
     "accelerate": Start(
         title="Accelerate",
