@@ -335,7 +335,7 @@ class SlowRankTest:
 
         NaN for stages explained by waiting for a rank; `rest_R` is each rank's deviation from its stage, ratio.
         """
-        common, deviation_P = self._past.compare(reference_P, self._test.limits.floor_ratio)
+        common, deviation_P = self._past.compare(reference_P, self._test.limits.floor_ratio, self._policy.pause_ratio)
         if np.count_nonzero(deviation_P > self._test.limits.floor_ratio):
             deviation_P[waiting_stages(deviation_P, rest_R, self.stage_groups, self.ranks.sigma_P)] = np.nan
         return common, deviation_P

@@ -2,7 +2,7 @@
 """Past work of each pipeline stage, the reference of a stage as a whole, which has no peers.
 
 Pure. A stage's work is compared relative to the others: per-step variation of the work is common to all stages and
-cancels.
+cancels. Steps of another pace, such as those of an evaluation, are work of another kind: they have a past of their own.
 
 Shapes: P stages, K last steps.
 """
@@ -27,16 +27,19 @@ SECONDS_MIN = 1e-9
 """Resolution of a record; avoids a division by a work of 0."""
 _REFERENCE_STEPS = 8
 _YOUNG_WEIGHT = 2.0  # a young past follows the last steps, since the first ones are warm-up
+_RETURN_STEPS = 64  # for which the past of the former pace is kept: evaluations step by step take tens of steps
 
 
 class StagePast(Learner):
     """State of the past of `stages` stages; `usual_P` is the recent work of each, seconds, NaN while unknown."""
 
-    LEARNT = ("_past_P", "_references_KP")
+    LEARNT = ("_past_P", "_references_KP", "_former_P", "_left_steps")
 
     def __init__(self, stages: int) -> None:
         self._all_stages = Groups(np.zeros(stages, dtype=np.intp))
         self._past_P = np.full(stages, np.nan)
+        self._former_P = np.full(stages, np.nan)  # the past of the former pace, ...
+        self._left_steps = 0  # ... which was left so many steps ago
         self._references_KP = np.full((_REFERENCE_STEPS, stages), np.nan)
         self.usual_P = middle(self._references_KP)
 
@@ -52,22 +55,41 @@ class StagePast(Learner):
         known_P = ~(np.isnan(self.usual_P) | np.isnan(reference_P))
         return bool(np.count_nonzero(is_longer_P)) and bool(is_longer_P[known_P].all())
 
-    def compare(self, reference_P: "Figures", floor_ratio: float) -> "tuple[float, Figures]":
+    def compare(self, reference_P: "Figures", floor_ratio: float, pace_ratio: float) -> "tuple[float, Figures]":
         """Return the growth of the stages' common work, and each stage's deviation beyond it, ratios.
 
-        The past of a job that has become faster by `floor_ratio` begins again.
+        The past begins again once all stages have become faster by `floor_ratio` or slower by `pace_ratio`. A step
+        whose common work differs from its past by more than `pace_ratio` is compared with the past of the former pace
+        if it is like that; otherwise its deviations are NaN.
         """
         if has_nan(self._past_P):
             self._past_P = np.where(np.isnan(self._past_P), reference_P, self._past_P)
-        is_faster_P = self.usual_P < (1 - floor_ratio) * self._past_P
-        if np.count_nonzero(is_faster_P) == len(is_faster_P):
-            self._follow_improvement(floor_ratio)
-        ratio_P = reference_P / np.maximum(self._past_P, SECONDS_MIN)
-        common = float(self._all_stages.reference(ratio_P)[0])
+        self._left_steps += 1
+        if self._left_steps > _RETURN_STEPS:
+            self._former_P[:] = np.nan
+        has_moved = (self.usual_P < (1 - floor_ratio) * self._past_P) | (self.usual_P > (1 + pace_ratio) * self._past_P)
+        if np.count_nonzero(has_moved) == len(has_moved):
+            self._begin_again(floor_ratio, pace_ratio)
+        common, ratio_P = self._growth(reference_P, self._past_P)
+        if not _is_near(common, pace_ratio):
+            if not _is_near(self._growth(reference_P, self._former_P)[0], pace_ratio):
+                return common, np.full_like(ratio_P, np.nan)
+            self._leave_for(self._former_P)
+            self._references_KP[:-1] = np.nan  # of the pace that has ended
+            common, ratio_P = self._growth(reference_P, self._past_P)
         return common, ratio_P / common - 1
 
-    def _follow_improvement(self, floor_ratio: float) -> None:
-        """Restart the stages' past from the last steps if the whole job has become faster, as after its warm-up.
+    def _growth(self, reference_P: "Figures", past_P: "Figures") -> "tuple[float, Figures]":
+        """Return the growth of the stages' common work over a past, and that of each stage, ratios."""
+        ratio_P = reference_P / np.maximum(past_P, SECONDS_MIN)
+        return float(self._all_stages.reference(ratio_P)[0]), ratio_P
+
+    def _leave_for(self, past_P: "Figures") -> None:
+        """Compare with another past from now on, and keep this one."""
+        self._past_P, self._former_P, self._left_steps = past_P, self._past_P, 0
+
+    def _begin_again(self, floor_ratio: float, pace_ratio: float) -> None:
+        """Begin the past again with the last steps if the whole job has another pace, as after its warm-up.
 
         Per-step variation of the work is common to all stages and cancels, which leaves each stage's own.
         """
@@ -76,8 +98,13 @@ class StagePast(Learner):
             return
         common_K = np.median(ratio_KP, axis=1)
         level = float(np.median(common_K))
-        if level < 1 - floor_ratio:
-            self._past_P = self._past_P * level * np.median(ratio_KP / common_K[:, None], axis=0)
+        if not all(_is_near(float(common) / level, pace_ratio) for common in common_K):
+            return  # steps of two paces
+        past_P = self._past_P * level * np.median(ratio_KP / common_K[:, None], axis=0)
+        if not _is_near(level, pace_ratio):
+            self._leave_for(past_P)
+        elif level < 1 - floor_ratio:
+            self._past_P = past_P
 
     def learn(
         self,
@@ -106,3 +133,8 @@ class StagePast(Learner):
         """Restore the result of `state_dict`; if any array does not fit, nothing is restored."""
         super().load_state_dict(state)
         self.usual_P = middle(self._references_KP)
+
+
+def _is_near(growth: float, ratio: float) -> bool:
+    """Whether a growth is neither more than `ratio` nor as much less; that of an unknown past is not."""
+    return 1 / (1 + ratio) <= growth <= 1 + ratio

@@ -88,8 +88,8 @@ class FluctuationTest(Learner):
         self.outliers.begin_attempt()
         self._residuals = RunResiduals()
         self._level = math.nan
-        self._slower_level = math.nan  # level before the run became faster
-        self._faster_steps = 0  # since then
+        self._slower_level = math.nan  # level before the run last became faster
+        self._faster_steps = 0  # since it has done so
         self._imbalance_seconds = 0.0
         self._evaluated_steps = 0
         self._settled = 0  # steps from which the level was learnt
@@ -291,8 +291,9 @@ class FluctuationTest(Learner):
             return
         mean = fmean(self._clipped(_LONG))
         if mean < -self._limit(_LONG):
-            if math.isnan(self._slower_level):
-                self._slower_level, self._faster_steps = self._level, 0
+            if math.isnan(self._slower_level) or self._faster_steps > _LONG:  # else it is more of the same improvement
+                self._slower_level = self._level
+            self._faster_steps = 0
             self._move(mean)
 
     def _move(self, change: float) -> None:

@@ -414,6 +414,55 @@ def test_a_batch_ramp_leaves_no_stage_behind(seed):
     assert first_alarms(own, stages=np.repeat(range(4), 8).tolist(), replicas=list(range(8)) * 4) == {}
 
 
+def staged(seed, factors):
+    """Return own work of 4 stages of 8 ranks, their stages and replicas; `factors` scale the compute of each step."""
+    rng = np.random.default_rng(seed)
+    stages = np.repeat(np.arange(4), 8)
+    costs = 1 + rng.uniform(0, 0.15, 4) + [0, 0, 0, rng.uniform(0.1, 0.6)]  # the last stage has the head
+    noise = (1 + 0.01 * rng.standard_normal((len(factors), 32))) * (1 + 0.02 * rng.standard_normal((len(factors), 1)))
+    compute = 0.2 * costs[stages] * noise * np.asarray(factors)[:, None]
+    return compute + rng.uniform(0.005, 0.03, 4)[stages], stages.tolist(), [rank % 8 for rank in range(32)]
+
+
+def evaluating(*, every=60, length=10, steps=200):
+    """Return factors of compute of a job that computes a forward pass alone from time to time."""
+    return [1 / 3 if step >= every and step % every < length else 1 for step in range(steps)]
+
+
+@pytest.mark.parametrize("length", [4, 10, 16, 30])
+def test_evaluations_step_by_step_name_no_stage(length):
+    """A stage with more work loses and gains more by them; before and after, it is what it was."""
+    for seed in range(4):
+        assert first_alarms(*staged(seed, evaluating(length=length))) == {}, seed
+
+
+PACES = {
+    "blocks of five": lambda step: step % 10 >= 5,
+    "long phases": lambda step: step % 70 < 20,
+    "other from step 120 on": lambda step: step >= 120,
+    "every other step": lambda step: step % 2,
+}
+
+
+@pytest.mark.parametrize("pace", PACES)
+@pytest.mark.parametrize("factor", [0.4, 2.5])
+def test_steps_of_another_pace_name_no_stage(pace, factor):
+    """A job with two kinds of steps, or of which all steps become longer, is compared within each kind."""
+    factors = [factor if step >= 60 and PACES[pace](step) else 1 for step in range(200)]
+    for seed in range(8):
+        assert first_alarms(*staged(seed, factors)) == {}, seed
+
+
+def test_a_stage_that_turns_slow_in_an_evaluation_is_found_after_it():
+    """What was before the evaluation is the past of what comes after it."""
+    for seed in range(4):
+        own, *groups = staged(seed, evaluating(every=80, length=20, steps=130))
+        own[90:, 16:24] *= 1.08
+        found = first_alarms(own, *groups)
+        assert found.keys() == set(range(16, 24)), seed
+        assert 90 < max(found.values()) <= 112, seed
+
+
 def test_a_stage_is_found_in_the_middle_of_a_batch_ramp():
     """What all have in common is followed, what one stage has beyond it is not."""
     rng = np.random.default_rng(4)

@@ -445,6 +445,17 @@ def test_evaluations_step_by_step_are_no_slowdown_afterwards(evaluated):
         assert feed(values)[1] == [], seed
 
 
+@pytest.mark.parametrize(("gain", "steps_between"), [(0.03, 30), (0.03, 50), (0.1, 40), (0.02, 60)])
+def test_an_evaluation_after_an_improvement_is_no_slowdown_afterwards(gain, steps_between):
+    """The run returns to the level of before the evaluation, which is not that of before the improvement."""
+    for seed in range(6):
+        values = steps(300, seed=seed)
+        values[100:] *= 1 - gain
+        begin = 100 + steps_between
+        values[begin : begin + 30] *= 0.4
+        assert feed(values)[1] == [], seed
+
+
 def test_a_run_that_is_slower_than_before_an_evaluation_is_found():
     """Coming back is no fault; coming back slower is one, by what it is slower than before."""
     values = steps(200, seed=3)
