@@ -48,6 +48,8 @@ _CORRELATION_MAX = 0.6  # of noise up to `noisy_sigma`, for a shift: noise of 0.
 _SHIFT_SIGMAS = 3.3  # required there: healthy noise of correlation 0.7 and 0.8 reached 3.04 in 25,600 steps
 _MEMORY_SAMPLES = 24  # differences over the long lag: with 16, a correlation of 0.9 can look like 0.6
 _RETURN_STEPS = 64  # for which a run that has become faster may go back: evaluations step by step take tens of steps
+_OTHER = math.log(1.35)  # by which steps of another kind differ: an evaluation has no backward pass
+_OTHER_STEPS = 8  # so many in a row are the run's own; they do not end an alarm of the others
 _SUM_MAX_FACTOR = 3.0  # times the alarm's: an unbounded sum would not return to zero
 
 
@@ -74,7 +76,7 @@ class FluctuationTest(Learner):
     LEARNT = (
         *("_level", "_imbalance_seconds", "_evaluated_steps", "_settled", "_young_steps", "_raw", "_first"),
         *("_last", "_noise", "_work", "outliers", "_sum", "_sum_before", "_residuals"),
-        *("_slower_level", "_faster_steps"),
+        *("_slower_level", "_faster_steps", "_other"),
     )
 
     def __init__(self, policy: "FluctuationPolicy", *, outliers: Outliers | None = None) -> None:
@@ -90,6 +92,7 @@ class FluctuationTest(Learner):
         self._level = math.nan
         self._slower_level = math.nan  # level before the run last became faster
         self._faster_steps = 0  # since it has done so
+        self._other: deque[float] = deque(maxlen=_RETURN_STEPS)  # deviations in a row of steps that are much shorter
         self._imbalance_seconds = 0.0
         self._evaluated_steps = 0
         self._settled = 0  # steps from which the level was learnt
@@ -140,6 +143,17 @@ class FluctuationTest(Learner):
             self._young_steps -= 1
             if not self.fluctuating:
                 return
+        other = max(_OTHER, policy.clip_sigmas * self._noise.sigma)
+        if deviation < -other:
+            self._other.append(deviation)
+            if len(self._other) < (_RETURN_STEPS if self.fluctuating else _OTHER_STEPS):
+                return
+            self._become_faster(median(self._other))
+            deviation = value - self._level - allowed
+        elif deviation > other > value - self._slower_level - allowed:  # the kind of before
+            self._go_back()
+            deviation = value - self._level - allowed
+        self._other.clear()
         outliers.add(deviation - self._deviation, self._noise.sigma_of_mean(1), policy, learns=not self.fluctuating)
         if outliers.ended_pause:
             self._last.drop(outliers.ended_pause)
@@ -169,9 +183,7 @@ class FluctuationTest(Learner):
             self._keep(deviation)
         elif self._matters() or self._is_shifted or self._is_published():
             if self._is_back:
-                self._move(self._slower_level - self._level)
-                self._slower_level = math.nan
-                self.outliers.forget_row()
+                self._go_back()
             else:
                 self._raise()
         if self._work.is_changing:
@@ -291,10 +303,20 @@ class FluctuationTest(Learner):
             return
         mean = fmean(self._clipped(_LONG))
         if mean < -self._limit(_LONG):
-            if math.isnan(self._slower_level) or self._faster_steps > _LONG:  # else it is more of the same improvement
-                self._slower_level = self._level
-            self._faster_steps = 0
-            self._move(mean)
+            self._become_faster(mean)
+
+    def _become_faster(self, change: float) -> None:
+        """Shift the level to that of a run that has become faster, and keep the former one."""
+        if math.isnan(self._slower_level) or self._faster_steps > _LONG:  # else it is more of the same improvement
+            self._slower_level = self._level
+        self._faster_steps = 0
+        self._move(change)
+
+    def _go_back(self) -> None:
+        """Shift the level to that of before the run became faster."""
+        self._move(self._slower_level - self._level)
+        self._slower_level = math.nan
+        self.outliers.forget_row()
 
     def _move(self, change: float) -> None:
         """Shift the level and all deviations measured from it."""

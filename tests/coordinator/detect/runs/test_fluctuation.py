@@ -456,14 +456,51 @@ def test_an_evaluation_after_an_improvement_is_no_slowdown_afterwards(gain, step
         assert feed(values)[1] == [], seed
 
 
+@pytest.mark.parametrize("evaluated", [4, 7, 10, 20])
+def test_evaluations_step_by_step_are_no_noise(evaluated):
+    """A slowdown between two of them is as certain at once as in a job that evaluates nothing."""
+    for seed in range(6):
+        values = steps(160, seed=seed)
+        for begin in (50, 100):
+            values[begin : begin + evaluated] *= 0.35
+        values[130:] *= 1.08
+        ((first, onset, ratio, is_sure),) = feed(values)[1]
+        assert 131 <= first <= 136, seed
+        assert abs(onset - 130) <= 1
+        assert ratio == pytest.approx(0.08, abs=0.02)
+        assert is_sure, seed
+
+
+@pytest.mark.parametrize("short", [lambda step: step % 2, lambda step: step % 24 < 12])
+def test_a_job_with_two_kinds_of_steps_is_found_slower(short):
+    """Steps that generate and steps that train, one after the other or in blocks: both become slower."""
+    for seed in range(6):
+        values = steps(300, seed=seed) * [0.45 if step >= 50 and short(step) else 1.0 for step in range(300)]
+        assert feed(values)[1] == [], seed
+        values[200:] *= 1.15
+        assert [200 <= first <= 210 for first, *_ in feed(values)[1]] == [True], seed
+
+
+def test_an_alarm_outlasts_an_evaluation():
+    """Steps of a forward pass alone do not show that the training is well again."""
+    values = steps(200, seed=5)
+    values[100:] *= 1.1
+    values[140:147] *= 0.35
+    test, alarms = feed(values)
+    assert len(alarms) == 1
+    assert test.fluctuating
+
+
 def test_a_run_that_is_slower_than_before_an_evaluation_is_found():
     """Coming back is no fault; coming back slower is one, by what it is slower than before."""
     values = steps(200, seed=3)
     values[100:] *= 1.1
     values[90:110] *= 0.3
-    ((first, _, ratio, _),) = feed(values)[1]
-    assert 112 <= first <= 120
+    test, ((first, _, ratio, _),) = feed(values)
+    assert 102 <= first <= 120
     assert ratio == pytest.approx(0.1, abs=0.02)
+    assert test.level_ratio == pytest.approx(0.1, abs=0.02)
+    assert test.baseline_seconds == pytest.approx(0.5, rel=0.02)
 
 
 def test_a_run_that_has_been_faster_for_long_is_slower_when_that_ends():
