@@ -74,13 +74,12 @@ def test_scenario(path, tmp_path):
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_a_scenario_that_expects_nothing_fails(path, tmp_path):
-    """A scenario can fail: with its expected alerts struck out, promtool refuses it."""
+    """A scenario can fail: with the expected alerts of its first firing case struck out, promtool refuses it."""
     document = yaml.safe_load(path.read_text())
-    checks = [check for case in document["tests"] for check in case["alert_rule_test"]]
-    assert any(check["exp_alerts"] for check in checks)
-    for check in checks:
+    case = next(case for case in document["tests"] if any(c["exp_alerts"] for c in case["alert_rule_test"]))
+    for check in case["alert_rule_test"]:
         check["exp_alerts"] = []
-    assert run_promtool(document, tmp_path).returncode != 0
+    assert run_promtool({**document, "tests": [case]}, tmp_path).returncode != 0
 
 
 @pytest.mark.parametrize("name", RULES)
