@@ -11,6 +11,7 @@ import urllib.request
 import pytest
 
 from tests.support.policy_file import policy_file
+from tests.support.servers import WAIT_S
 
 COMMAND = [sys.executable, "-m", "lockstep.cli.main", "coordinator", "--config"]
 
@@ -59,6 +60,6 @@ def test_a_hangup_reads_the_configuration_again(config):
     config.write_text("policy_fil: x\n")
     os.kill(service.process.pid, signal.SIGHUP)
     service.wait_for(r"nearest known key is 'policy_file'.*the previous configuration stays in force")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as response:
         assert "lockstep_coordinator_config_last_reload_successful 0.0" in response.read().decode()
     assert service.end() == 0

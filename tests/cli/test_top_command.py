@@ -24,6 +24,7 @@ from tests.coordinator.conftest import announce
 from tests.coordinator.test_runs import NOW, play
 from tests.coordinator.test_store import incident
 from tests.coordinator.web import FAULTY, Site
+from tests.support.servers import WAIT_S
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ def test_a_coordinator_that_was_never_there_ends_the_command(capsys):
 async def test_a_misspelt_run_ends_the_command(site):
     """One line with the known runs, not a screen that tries for ever."""
     with pytest.raises(LocalError) as error:
-        await asyncio.wait_for(_watch(CoordinatorWatcher(site.url, "", "jobs"), 0.2, is_terminal=False), 10)
+        await asyncio.wait_for(_watch(CoordinatorWatcher(site.url, "", "jobs"), 0.2, is_terminal=False), WAIT_S)
     assert str(error.value) == f"coordinator at {site.url}: run: got 'jobs', expected one of 'job', 'young'"
 
 
@@ -263,6 +264,6 @@ async def test_a_terminal_is_drawn_on_and_given_back(site, way):
             read_until("no undisturbed step yet")
             press(b"q") if way == "q" else process.send_signal(signal.SIGINT)
             read_until("\x1b[?1049l")
-            return process.wait(10)
+            return process.wait(WAIT_S)
 
     assert await asyncio.to_thread(use) == 0

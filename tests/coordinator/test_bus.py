@@ -20,6 +20,7 @@ from lockstep.serving.messaging import Broker, BrokerError
 from lockstep.serving.mqtt import MqttBroker
 from tests.coordinator.conftest import announce, until
 from tests.coordinator.scenarios import Scenario, generate
+from tests.support.servers import WAIT_S
 from tests.support.wire import wired
 
 BATCH = generate(Scenario(degrees="dp=2", steps=1)).batch(0, 1)
@@ -67,7 +68,7 @@ async def listening(ears: Ears) -> AsyncIterator[Ears]:
         yield ears
     finally:
         stop.set()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, WAIT_S)
     assert not ears.bus.connected.is_set()
 
 
@@ -242,7 +243,7 @@ async def test_requests_reach_their_node(broker):
     request = CaptureRequest(run="job", node="n1", request_id=7, ranks=[2], first_step=80, steps=3)
     async with wired(broker, "n1") as wire, listening(Ears(broker)) as ears:
         await ears.bus.publish_request(request)
-        assert await asyncio.wait_for(wire.requests.get(), 10) == request
+        assert await asyncio.wait_for(wire.requests.get(), WAIT_S) == request
 
 
 async def test_coordinators_know_of_each_other_and_of_their_end(broker):
@@ -264,7 +265,7 @@ async def test_without_a_broker_it_keeps_trying_and_ends_when_it_is_stopped():
             CaptureRequest(run="j", node="n", request_id=1, ranks=[0], first_step=1, steps=1)
         )
     stop.set()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, WAIT_S)
     assert not ears.bus.connected.is_set()
 
 

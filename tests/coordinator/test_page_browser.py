@@ -11,6 +11,7 @@ from tests.coordinator.conftest import START_UNIX_S, announce
 from tests.coordinator.test_runs import NOW, play, two_nodes
 from tests.coordinator.web import FAULTY, TOKEN, Server
 from tests.support.browser import chromium
+from tests.support.servers import WAIT_S
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(120)]
 CELLS = """(...cells) => {
@@ -58,7 +59,7 @@ def show(tab, url, *, width=1400, scheme="light"):
     tab.wait("Page.loadEventFired")
 
 
-def until(tab, expression, seconds=20):
+def until(tab, expression, seconds=WAIT_S):
     """Return the first true value of an expression of the page."""
     end = time.monotonic() + seconds
     while not (value := tab.ask(expression)):

@@ -23,7 +23,7 @@ from tests.coordinator.scenarios import Scenario, generate
 from tests.coordinator.test_page_browser import show, until
 from tests.serving.test_web import PASSWORD, TLS, hashed
 from tests.support.browser import chromium
-from tests.support.servers import free_port, mosquitto, running, wait_until
+from tests.support.servers import WAIT_S, free_port, mosquitto, running, wait_until
 from tests.support.wire import wired
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(120)]
@@ -76,7 +76,9 @@ def url(tmp_path, broker):
     own = [f"--set=broker_port={broker.port}", "--set=http_host=127.0.0.1", f"--set=http_port={port}"]
     log = tmp_path / "coordinator.log"
     with running([*COORDINATOR, *own, f"--web.config.file={web}"], log) as process:
-        wait_until(lambda: process.poll() is not None or "connected" in log.read_text(), 30, "connection to the broker")
+        wait_until(
+            lambda: process.poll() is not None or "connected" in log.read_text(), WAIT_S, "connection to the broker"
+        )
         assert process.poll() is None, log.read_text()
         yield f"https://127.0.0.1:{port}"
 
@@ -99,7 +101,7 @@ def knows(url, run):
     credentials = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
     request = urllib.request.Request(f"{url}/api/v1/runs/{run}", headers={"Authorization": f"Basic {credentials}"})
     try:
-        with urllib.request.urlopen(request, timeout=10, context=ssl._create_unverified_context()) as answer:
+        with urllib.request.urlopen(request, timeout=WAIT_S, context=ssl._create_unverified_context()) as answer:
             return answer.status == http.HTTPStatus.OK
     except urllib.error.HTTPError as error:
         if error.code != http.HTTPStatus.NOT_FOUND:
@@ -111,7 +113,7 @@ def test_the_page_lives_behind_tls_and_a_password(broker, url):
     """Nothing is shown without the password; with it, given once, page, map and live events come over TLS."""
     begin_s = time.time()
     send(broker, begin_s, 0, 20)
-    wait_until(lambda: knows(url, "job"), 30, "announcement")
+    wait_until(lambda: knows(url, "job"), WAIT_S, "announcement")
     with chromium() as tab:
         person = Person(tab)
         person.password = ""

@@ -17,7 +17,7 @@ from lockstep.serving.local_broker import LocalBroker
 from lockstep.serving.mqtt import MqttBroker
 from tests.coordinator.conftest import announce, running, until
 from tests.coordinator.scenarios import Scenario, generate
-from tests.support.servers import free_port
+from tests.support.servers import WAIT_S, free_port
 from tests.support.wire import wired
 
 FAULTY = generate(Scenario(degrees="dp=4", steps=80).with_fault("compute", 2, seconds=0.4, begin=40))
@@ -57,7 +57,7 @@ async def test_from_records_to_the_function_over_a_real_broker(mosquitto, tmp_pa
         async with running(**settings) as coordinator:
             await until(coordinator._bus.connected.is_set)
             await play(wire, 0, 50, now)
-            request = await asyncio.wait_for(wire.requests.get(), 20)
+            request = await asyncio.wait_for(wire.requests.get(), WAIT_S)
             assert (request.ranks, request.steps, request.stacks) == ([2, 0, 1], 3, True)
             assert request.first_step > 42
             for rank, work_ns in ((2, 900_000_000), (0, 100_000_000), (1, 100_000_000)):
@@ -191,7 +191,7 @@ async def test_one_of_a_pair_orders_the_capture_and_both_explain_the_incident(tm
                 each._leadership.update(time.time() + 3)
             assert (first._leadership.leads, second._leadership.leads) == (True, False)
             await play(wire, 0, 50, now)
-            request = await asyncio.wait_for(wire.requests.get(), 20)
+            request = await asyncio.wait_for(wire.requests.get(), WAIT_S)
             for rank, work_ns in ((2, 900_000_000), (0, 100_000_000), (1, 100_000_000)):
                 answer = CaptureResult(run="job", node="n0", rank=rank, request_id=request.request_id, state="done")
                 await wire.send(topics.ANSWER, answer)
@@ -220,7 +220,7 @@ async def test_the_follower_orders_what_its_leader_died_with(tmp_path):
         await until(lambda: not wire.requests.qsize())
         follower._leadership._connected_s -= 10
         follower.on_tick(time.time())
-        request = await asyncio.wait_for(wire.requests.get(), 20)
+        request = await asyncio.wait_for(wire.requests.get(), WAIT_S)
         assert request.request_id == machine.captures.current.request_id
         assert request.term == follower._leadership.term > 0
 
@@ -236,7 +236,7 @@ async def test_a_capture_of_a_rank_that_no_node_announces_ends_nothing():
             cause_id="c", request=CaptureRequest(request_id=7, ranks=[2, 99], first_step=1, steps=3)
         )
         coordinator._effects.perform([("job", [order])])
-        assert (await asyncio.wait_for(wire.requests.get(), 20)).ranks == [2]
+        assert (await asyncio.wait_for(wire.requests.get(), WAIT_S)).ranks == [2]
 
 
 async def test_a_task_of_a_run_that_raises_ends_nothing(monkeypatch):

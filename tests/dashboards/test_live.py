@@ -20,7 +20,7 @@ from lockstep.cli.main import main
 from tests.dashboards import synthetic
 from tests.support import servers
 from tests.support.browser import chromium
-from tests.support.servers import wait_until
+from tests.support.servers import WAIT_S, wait_until
 
 pytestmark = pytest.mark.servers
 BOARDS = {path.stem: json.loads(text) for path, text in catalogue.render().items()}
@@ -42,7 +42,7 @@ class Prometheus:
 
     def get(self, path, **parameters):
         """Return the data of an answer; fails on an error or a warning."""
-        with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(parameters)}", timeout=10) as reply:
+        with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(parameters)}", timeout=WAIT_S) as reply:
             answer = json.load(reply)
         assert answer["status"] == "success"
         assert not answer.get("warnings")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers import running, wait_until
+from tests.support.servers import WAIT_S, running, wait_until
 from tests.support.stack import LOCKSTEP, full_stack
 
 pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(900)]
@@ -84,7 +84,7 @@ class Job:
             {"Authorization": f"Bearer {TOKEN}"},
             method="PATCH",
         )
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=WAIT_S) as reply:
             assert reply.status == 200
 
     def explained(self, kind: str, ranks: list[int], before: set[str]) -> dict:

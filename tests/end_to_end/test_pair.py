@@ -26,7 +26,7 @@ from tests.support.alert_loop import (
     scrape_jobs,
 )
 from tests.support.policy_file import policy_file
-from tests.support.servers import get_json, mosquitto, wait_until
+from tests.support.servers import WAIT_S, get_json, mosquitto, wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
 REPLICA_DOWN, DOWN = "LockstepCoordinatorReplicaDown", "LockstepCoordinatorDown"
@@ -132,17 +132,17 @@ def test_one_page_and_one_capture_while_either_is_killed(tmp_path):
     with contextlib.ExitStack() as parts:
         pair = Pair(tmp_path, parts)
         wait_until(lambda: min(pair.step("a"), pair.step("b")) > 60, 60, "a run that both evaluate")
-        leader = wait_until(pair.leader, 30, "one leader")
+        leader = wait_until(pair.leader, WAIT_S, "one leader")
         survivor = "b" if leader == "a" else "a"
         assert [pair.value(name, f"{C}_peers") for name in "ab"] == [1, 1]
 
         pair.nodes.slow_rank = 2
         page, *_ = wait_until(lambda: pair.notified(SLOW, "firing"), 60, "the page")
         check_page(page, 2)
-        wait_until(lambda: len(pair.incident_ids()) == 2 and all(pair.incident_ids()), 30, "the incident in both")
+        wait_until(lambda: len(pair.incident_ids()) == 2 and all(pair.incident_ids()), WAIT_S, "the incident in both")
         first, second = pair.incident_ids()
         assert first == second
-        wait_until(lambda: pair.requests, 30, "the capture")
+        wait_until(lambda: pair.requests, WAIT_S, "the capture")
         before = list(pair.requests)
         assert len({request.term for request in before}) == 1
         assert len({(request.node, request.request_id) for request in before}) == len(before)

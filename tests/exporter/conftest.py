@@ -139,7 +139,7 @@ async def running(exporter: Exporter) -> AsyncIterator[Exporter]:
     stop = asyncio.Event()
     task = asyncio.create_task(exporter.run(stop))
     started = asyncio.create_task(exporter.started.wait())
-    await asyncio.wait([task, started], return_when=asyncio.FIRST_COMPLETED, timeout=10)
+    await asyncio.wait([task, started], return_when=asyncio.FIRST_COMPLETED, timeout=WAIT_S)
     started.cancel()
     if task.done():
         await task

@@ -34,7 +34,7 @@ from tests.exporter.conftest import (
 )
 from tests.exporter.test_runtime import get, until_page
 from tests.support.model_coordinator import coordinating
-from tests.support.servers import Mosquitto
+from tests.support.servers import WAIT_S, Mosquitto
 
 REQUEST = CaptureRequest(run="run-a", node="node-1", request_id=5, ranks=[0, 1], first_step=-1, steps=3)
 
@@ -144,7 +144,7 @@ async def test_a_capture_from_request_to_summary(root, tmp_path, make_ring, mosq
 
 async def control_order(directory: Path, request_id: int = 5):
     found = None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_S):
         while found is None or found[1]["request_id"] != request_id:
             await asyncio.sleep(0.01)
             data = control_path(directory).read_bytes()

@@ -33,7 +33,7 @@ from tests.exporter.conftest import (
 )
 from tests.support.batches import columns_of, ranks_of
 from tests.support.model_coordinator import coordinating
-from tests.support.servers import Mosquitto
+from tests.support.servers import WAIT_S, Mosquitto
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ async def get(exporter: Exporter, path: str) -> str:
 
 async def until_page(exporter: Exporter, *lines: str) -> None:
     """Wait for a page that holds all lines: what just happened shows with the next tick."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_S):
         page = ""
         while missing := [line for line in lines if line not in page]:
             await asyncio.sleep(0.02)

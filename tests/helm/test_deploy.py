@@ -26,7 +26,7 @@ from lockstep.serving.messaging import BrokerError
 from lockstep.serving.mqtt import MqttBroker
 from tests.helm.charts import ROOT, join_pod, render
 from tests.helm.kubernetes import NEWEST, SIDECARS_SINCE, check
-from tests.support.servers import free_port, program, running, wait_until
+from tests.support.servers import WAIT_S, free_port, program, running, wait_until
 
 DEPLOY, EXAMPLES = ROOT / "deploy", ROOT / "examples" / "kubernetes"
 FORMS = {"exporter": ExporterConfig, "coordinator": CoordinatorConfig}
@@ -99,7 +99,7 @@ async def test_the_broker_of_the_slurm_page(tmp_path, monkeypatch):
             return secure.version()
 
     with running([program("mosquitto"), "-c", str(configuration)], tmp_path / "mosquitto.log"):
-        assert wait_until(answers, 20, "the broker's certificate, for the broker's name") in ("TLSv1.2", "TLSv1.3")
+        assert wait_until(answers, WAIT_S, "the broker's certificate, for the broker's name") in ("TLSv1.2", "TLSv1.3")
         resolve = socket.getaddrinfo  # to this machine, whatever the name
         monkeypatch.setattr(socket, "getaddrinfo", lambda _, *more, **named: resolve("127.0.0.1", *more, **named))
         for name, password, gets_in in (

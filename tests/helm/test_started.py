@@ -23,7 +23,7 @@ from lockstep.serving.messaging import BrokerError, PublishRefusedError
 from lockstep.serving.mqtt import MqttBroker
 from tests.helm.charts import CHART, ROOT, join_pod, merged, pick, pod_of, render
 from tests.helm.containers import LOOPBACK, Node
-from tests.support.servers import free_port, get, get_json, running, wait_until
+from tests.support.servers import WAIT_S, free_port, get, get_json, running, wait_until
 
 RUN, RANKS = "my-run", 2
 JOB = """
@@ -198,8 +198,8 @@ async def test_the_broker_lets_no_one_else_in(release, tmp_path):
     secret = release.node.folder(release.broker, "secret")
     words = {name: (secret / f"{name}-password").read_text() for name in ("exporter", "coordinator")}
 
-    async def receives(username, password, *, tls=True):
-        """Whether retained heartbeats arrive; raises where the broker refuses the connection."""
+    async def receives(username, password, *, tls=True, seconds=1):
+        """Whether retained heartbeats arrive in time; raises where the broker refuses the connection."""
         (tmp_path / "password").write_text(password)
         config = BrokerConfig(
             broker_port=release.ports["broker"],
@@ -214,7 +214,7 @@ async def test_the_broker_lets_no_one_else_in(release, tmp_path):
         async with connection as session:
             await session.subscribe(["lockstep/v1/node/+/alive"])
             try:
-                async with asyncio.timeout(1):
+                async with asyncio.timeout(seconds):
                     await arrived.wait()
             except TimeoutError:
                 return False
@@ -228,7 +228,7 @@ async def test_the_broker_lets_no_one_else_in(release, tmp_path):
         with pytest.raises(BrokerError):
             await receives(username, password, tls=tls)
     assert not await receives("lockstep-exporter", words["exporter"])
-    assert await receives("lockstep-coordinator", words["coordinator"])
+    assert await receives("lockstep-coordinator", words["coordinator"], seconds=WAIT_S)
 
 
 @pytest.mark.servers
@@ -241,8 +241,10 @@ async def test_a_user_per_node(tmp_path):
         release.start_broker()
         release.start_services()
         connected = re.compile(r"^lockstep_exporter_mqtt_connected(\{.*\})? 1", re.MULTILINE)
-        wait_until(lambda: connected.search(get(f"{release.url('exporter')}/metrics")), 30, "the exporter's session")
-        targets = wait_until(lambda: get_json(f"{release.url('coordinator')}/api/v1/targets"), 30, "its heartbeat")
+        wait_until(
+            lambda: connected.search(get(f"{release.url('exporter')}/metrics")), WAIT_S, "the exporter's session"
+        )
+        targets = wait_until(lambda: get_json(f"{release.url('coordinator')}/api/v1/targets"), WAIT_S, "its heartbeat")
         assert len(targets) == 1
         (tmp_path / "password").write_text(passwords["node-a"])
         config = BrokerConfig(
@@ -290,7 +292,7 @@ def test_https_and_a_password_as_the_web_configuration_sets_them(tmp_path):
 
     def ask(headers):
         request = urllib.request.Request(f"https://{LOOPBACK}:{port}/metrics", headers=headers)
-        with urllib.request.urlopen(request, timeout=5, context=trusted) as answer:
+        with urllib.request.urlopen(request, timeout=WAIT_S, context=trusted) as answer:
             return answer.read().decode()
 
     def up():
@@ -300,7 +302,7 @@ def test_https_and_a_password_as_the_web_configuration_sets_them(tmp_path):
         return None
 
     with running(command, log, environment) as process:
-        assert "lockstep_exporter_build_info" in wait_until(up, 30, "metrics over HTTPS")
+        assert "lockstep_exporter_build_info" in wait_until(up, WAIT_S, "metrics over HTTPS")
         with pytest.raises(urllib.error.HTTPError, match="401"):
             ask({})
         assert get(f"http://{LOOPBACK}:{port}/metrics") is None

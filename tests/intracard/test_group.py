@@ -14,6 +14,7 @@ import pytest
 from benchmarks.intracard_collectives import Group, GroupClosedError, MismatchError, PeerLostError, PeerSilentError
 from benchmarks.intracard_collectives.rendezvous import MAGIC, VERSION
 from lockstep.contracts.errors import ConfigError, ContractVersionError, LockstepError, MalformedError
+from tests.support.servers import WAIT_S
 
 PAGE = 4096
 HELLO = struct.Struct("<8sIIIIQ")
@@ -87,7 +88,7 @@ def test_who_is_silent_is_named_when_time_is_over(job):
 
     def play(group):
         if group.rank == 2:
-            assert all(gave_up.acquire(timeout=20) for _ in range(2))
+            assert all(gave_up.acquire(timeout=WAIT_S) for _ in range(2))
             return None
         try:
             return group.synchronise()
@@ -176,7 +177,7 @@ def test_ranks_that_differ_in_their_slots_do_not_meet(tmp_path):
 
     def join(rank):
         with pytest.raises(LockstepError) as error:
-            Group.join("job", rank, 2, directory=tmp_path, slot_bytes=PAGE * (1 + rank), timeout_s=10.0)
+            Group.join("job", rank, 2, directory=tmp_path, slot_bytes=PAGE * (1 + rank), timeout_s=WAIT_S)
         return error.value
 
     with ThreadPoolExecutor(2) as pool:
@@ -211,7 +212,7 @@ def test_a_stranger_is_refused_by_name(tmp_path, hello, size, error, message):
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(1))
         waiting = pool.submit(
-            lambda: Group.join("job", 0, 2, directory=tmp_path, slot_bytes=PAGE, timeout_s=10.0).close()
+            lambda: Group.join("job", 0, 2, directory=tmp_path, slot_bytes=PAGE, timeout_s=WAIT_S).close()
         )
         memory = [] if size is None else [sealed_memory(size)]
         for descriptor in memory:
@@ -227,12 +228,12 @@ def test_a_stranger_is_refused_by_name(tmp_path, hello, size, error, message):
 def test_a_rank_that_waits_already_is_not_replaced(tmp_path):
     """The second one of a rank is refused, and the first still meets its peer."""
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(Group.join, "job", 0, 2, directory=tmp_path, slot_bytes=PAGE, timeout_s=10.0)
+        first = pool.submit(Group.join, "job", 0, 2, directory=tmp_path, slot_bytes=PAGE, timeout_s=WAIT_S)
         while not (tmp_path / "job.0.meet").exists() or socket_refuses(tmp_path / "job.0.meet"):
             assert not first.done()
         with pytest.raises(ConfigError, match="rank 0 of job job"):
-            Group.join("job", 0, 2, directory=tmp_path, slot_bytes=PAGE, timeout_s=10.0)
-        with Group.join("job", 1, 2, directory=tmp_path, slot_bytes=PAGE, timeout_s=10.0) as second:
+            Group.join("job", 0, 2, directory=tmp_path, slot_bytes=PAGE, timeout_s=WAIT_S)
+        with Group.join("job", 1, 2, directory=tmp_path, slot_bytes=PAGE, timeout_s=WAIT_S) as second:
             assert second.ranks == 2
             first.result().close()
 

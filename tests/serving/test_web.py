@@ -17,6 +17,7 @@ from lockstep.contracts.errors import ConfigError
 from lockstep.serving import web as web_module
 from lockstep.serving.web import Web
 from tests.serving.sessions import until
+from tests.support.servers import WAIT_S
 
 CERTIFICATES = Path(__file__).parent / "certificates"
 TLS = {"cert_file": str(CERTIFICATES / "server.crt"), "key_file": str(CERTIFICATES / "server.key")}
@@ -224,7 +225,7 @@ async def test_a_changed_file_is_seen_by_itself(file, monkeypatch, caplog):
     write(file, {"basic_auth_users": {"a": hashed("old")}})
     async with serving(file) as (_, ask):
         write(file, {"basic_auth_users": {"a": hashed("new")}})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_S):
             while (await ask(authorization=basic("a", "new")))[0] != 200:  # noqa: ASYNC110  (another task's doing)
                 await asyncio.sleep(0.01)
             file.write_text("{")

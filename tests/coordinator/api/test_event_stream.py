@@ -12,6 +12,7 @@ from coordinator.api.services import ApiError
 from tests.coordinator.conftest import running, until
 from tests.coordinator.test_runs import play
 from tests.coordinator.web import FAULTY, Site, get
+from tests.support.servers import WAIT_S
 
 PATH = "/api/v1/events"
 
@@ -19,7 +20,7 @@ PATH = "/api/v1/events"
 async def next_event(response):
     """Return the data of the next event; comments and the retry line are passed over."""
     while True:
-        text = (await asyncio.wait_for(response.content.readuntil(b"\n\n"), 10)).decode()
+        text = (await asyncio.wait_for(response.content.readuntil(b"\n\n"), WAIT_S)).decode()
         if text.startswith("event: runs"):
             return json.loads(text.partition("data: ")[2])["runs"]
 
@@ -71,7 +72,7 @@ async def test_silence_is_kept_alive(monkeypatch):
     monkeypatch.setattr(event_stream, "_KEEPALIVE_S", 0.01)
     async with Site() as site, site.client.get(PATH) as response:
         await next_event(response)
-        assert await asyncio.wait_for(response.content.readuntil(b"\n\n"), 10) == b": still here\n\n"
+        assert await asyncio.wait_for(response.content.readuntil(b"\n\n"), WAIT_S) == b": still here\n\n"
 
 
 async def test_the_end_of_the_coordinator_ends_every_stream():
@@ -80,7 +81,7 @@ async def test_the_end_of_the_coordinator_ends_every_stream():
         async with site.client.get(PATH) as response:
             await next_event(response)
             await site.app.shutdown()
-            assert await asyncio.wait_for(response.content.read(), 10) == b": still here\n\n"
+            assert await asyncio.wait_for(response.content.read(), WAIT_S) == b": still here\n\n"
         assert "events" in (await get(site, PATH, 503))["error"]
 
 
@@ -118,4 +119,4 @@ async def test_a_running_coordinator_ends_with_a_page_open():
             response = await client.get(f"http://127.0.0.1:{coordinator.http_port}{PATH}")
             assert await next_event(response) == []
             rest = asyncio.create_task(response.content.read())
-        assert await asyncio.wait_for(rest, 10) == b": still here\n\n"
+        assert await asyncio.wait_for(rest, WAIT_S) == b": still here\n\n"

@@ -16,6 +16,7 @@ from tests.coordinator.conftest import until
 from tests.coordinator.scenarios import Scenario, generate
 from tests.coordinator.test_runs import play, runs, two_nodes
 from tests.coordinator.test_store import incident
+from tests.support.servers import WAIT_S
 
 NOW_S = 1_700_000_000.0
 NODES = {0: "n0", 1: "n0", 2: "n1", 3: "n1"}
@@ -77,7 +78,7 @@ async def patching(cluster, known):
     patcher.on_tick()
     yield patcher, waits, leadership
     patcher.stop()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, WAIT_S)
 
 
 async def test_the_condition_is_a_strategic_merge_patch_of_the_nodes_status(cluster):

@@ -18,7 +18,7 @@ from lockstep.contracts.errors import ConfigError
 from tests.coordinator.conftest import until
 from tests.coordinator.notify.receiver import SECRET, Receiver, receiving, webhook_settings
 from tests.coordinator.test_store import incident
-from tests.support.servers import free_port
+from tests.support.servers import WAIT_S, free_port
 
 NOW_S = 1_000_000.0
 
@@ -49,7 +49,7 @@ class Watch:
             yield self.sender
         finally:
             self.sender.stop()
-            await asyncio.wait_for(task, 20)
+            await asyncio.wait_for(task, WAIT_S)
 
 
 def notification(number=1, **more):

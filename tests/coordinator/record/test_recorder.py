@@ -20,7 +20,7 @@ from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.rows import split_columns
 from tests.coordinator.conftest import announce, running, until
 from tests.coordinator.scenarios import START_UNIX_S, Scenario, generate
-from tests.support.servers import free_port
+from tests.support.servers import WAIT_S, free_port
 
 NOW = START_UNIX_S
 MADE = generate(Scenario(degrees="dp=4", steps=40))
@@ -210,7 +210,7 @@ async def test_parts_are_written_when_due_and_at_the_end(tmp_path):
     await until(lambda: recorder.written == 28)
     receive_steps(recorder, 7, 8)
     recorder.stop()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, WAIT_S)
     assert steps_of(tmp_path) == list(range(8))
     with contextlib.suppress(asyncio.CancelledError):
         task.cancel()

@@ -9,6 +9,7 @@ from exporter.host_watch.host_reading import HostReading, Target
 from exporter.host_watch.watch import CAPTURE_NS, COST_RATIO, NEAR_NS, QUIET_NS, HostSample, HostTotals, HostWatch
 from tests.exporter.host_watch.conftest import MS, S
 from tests.exporter.host_watch.looks import KEY, TARGET, interval, look
+from tests.support.servers import WAIT_S
 
 
 class Clock:
@@ -135,7 +136,7 @@ async def test_a_capture_is_looked_at_without_delay():
         targets[:] = [TARGET]
         looked.clear()
         watch.note_capture()
-        await asyncio.wait_for(looked.wait(), 3)
+        await asyncio.wait_for(looked.wait(), WAIT_S)
     assert looks == [1, 1]
     task.cancel()
     await asyncio.wait([task])
@@ -153,6 +154,6 @@ async def test_a_summary_waits_for_the_look_after_its_capture(watch: HostWatch, 
     await asyncio.sleep(0)
     assert not waiting.done()
     watch.take(look(2))
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, WAIT_S)
     monkeypatch.setattr("exporter.host_watch.watch.REACH_S", 0.01)
-    await asyncio.wait_for(watch.reach(1 << 70), 1)
+    await asyncio.wait_for(watch.reach(1 << 70), WAIT_S)

@@ -18,7 +18,7 @@ from lockstep.serving.messaging import BrokerError, PublishRefusedError
 from lockstep.serving.mqtt import MqttBroker
 from tests.exporter.conftest import make_config, until
 from tests.support.model_coordinator import ModelCoordinator, coordinating
-from tests.support.servers import Mosquitto
+from tests.support.servers import WAIT_S, Mosquitto
 
 REQUEST = CaptureRequest(run="run", node="node-1", request_id=5, ranks=[0], first_step=-1, steps=3)
 REQUEST_TOPIC = topics.run_topic("run", topics.REQUEST, "node-1")
@@ -60,7 +60,7 @@ async def on_air(station: Station):
         yield station
     finally:
         station.publisher.finish()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, WAIT_S)
         station.publisher.close()
 
 
