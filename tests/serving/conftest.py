@@ -81,6 +81,13 @@ def broker(served):
     return served.broker
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _only_this_module_is_collected():
+    """Leave what earlier modules have made out of the garbage collections of each test, which would take 0.1 s each."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 async def nothing_left():
     """Afterwards there are no more tasks and files than before, and the event loop had nothing to complain of."""
