@@ -13,7 +13,7 @@ from tests.agent.frameworks.matrix import Framework
 from tests.agent.rings import RingFile, read_ring
 
 SCRIPTS = Path(__file__).parent / "scripts"
-TIMEOUT_S = 170
+TIMEOUT_S = 380  # the limit of a test is 400
 RUN = "matrix"
 
 
