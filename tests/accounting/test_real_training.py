@@ -17,6 +17,8 @@ from tests.accounting.played import named
 from tests.agent.mark_buffers import WRITERS, Ring
 from tests.agent.rings import unaccounted_ns
 
+pytestmark = pytest.mark.torch
+
 STEPS = 24
 SITE = pack_call_site("allreduce_", synchronous=False, domain=3, slot=0, group_size=2)
 
@@ -71,7 +73,6 @@ def fetch_of(ring, first, count):
     return ring.bytes()[first * BLOCK_BYTES : (first + count) * BLOCK_BYTES]
 
 
-@pytest.mark.torch
 @pytest.mark.usefixtures("group")
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_real_training_has_its_steps(name, tmp_path):
