@@ -47,9 +47,13 @@ class SlowLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Figures of the groups of a verdict, arrays of shape (V,): seconds per step before and in excess, and onset."""
+    """Figures of the groups of a verdict, arrays of shape (V,): seconds per step before and in excess, and onset.
+
+    A past of less than `hidden_seconds` was hidden: ratios are of these then, because they would be almost infinite.
+    """
 
     past_seconds: "Floats"
+    hidden_seconds: "Floats"
     extra_seconds: "Floats"
     onset_step: "NDArray[np.int64]"
     is_from_peers: "NDArray[np.bool_]"
@@ -69,7 +73,7 @@ def describe(
     extra = figures.extra_seconds
     order = np.argsort(-extra, kind="stable").tolist()
     slowest = order[0]
-    ratio = float(np.median(extra / figures.past_seconds))
+    ratio = float(np.median(extra / np.maximum(figures.past_seconds, figures.hidden_seconds)))
     transfer_seconds = float(figures.past_seconds[slowest] + extra[slowest])
     known = figures.onset_step[figures.onset_step >= 0]
     lines = [_line(domains[verdict.groups[place]], figures, place) for place in order[:_NAMED_MAX]]
@@ -130,10 +134,10 @@ def _reason(
 
 def _line(domain: "Domain", figures: Figures, place: int) -> str:
     extra, past = float(figures.extra_seconds[place]), float(figures.past_seconds[place])
+    takes = f"transfers of {domain.kind} domain {domain.name} take {(past + extra) * 1e3:.1f} ms a step"
+    if past < figures.hidden_seconds[place]:
+        return f"{takes}, and were hidden before"
     than = (
         "over those of groups alike, from the first step on" if figures.is_from_peers[place] else "over their own past"
     )
-    return (
-        f"transfers of {domain.kind} domain {domain.name} take {(past + extra) * 1e3:.1f} ms a step, "
-        f"{extra / past:+.0%} {than}"
-    )
+    return f"{takes}, {extra / past:+.0%} {than}"

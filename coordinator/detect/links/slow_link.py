@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
+_HIDDEN_SHARE = 0.1  # of the seconds that a ratio of 1 stands for in a test: less in the past was hidden
 _COST_MIN = 1e-30  # seconds per byte, below any link; avoids a division by a past of 0
 _STEP_RATE = 1 / 4  # smoothing of the step time, per sample ...
 _STEP_EVERY = 8  # ... which is one step in this many
@@ -240,14 +241,15 @@ class SlowLinkTest:
     def _describe(self, verdict: LinkVerdict) -> SlowLink:
         groups = np.array(verdict.groups)
         bytes_V = self._bytes_G[groups].astype(np.float64)
-        past_seconds = np.maximum(self._past_G[groups], _COST_MIN) * bytes_V
+        scale_seconds = self._scale_G()[groups] * bytes_V
         states = [self._test.alarms.of(group) for group in verdict.groups]
         level = np.array([level for level, _ in states], dtype=np.float32)
         onset = np.array([onset for _, onset in states], dtype=np.int64)
         onset[self._is_from_peers_G[groups]] = self._first_step[0]
         figures = Figures(
-            past_seconds=past_seconds,
-            extra_seconds=level * self._scale_G()[groups] * bytes_V,
+            past_seconds=self._past_G[groups] * bytes_V,
+            hidden_seconds=_HIDDEN_SHARE * scale_seconds,
+            extra_seconds=level * scale_seconds,
             onset_step=onset,
             is_from_peers=self._is_from_peers_G[groups],
             sigma_ratio=self._test.limits.scale_P[self._transfers.kind_G[groups]],

@@ -331,6 +331,20 @@ def test_a_job_without_groups_has_no_slow_link():
         assert test.found(1.0) == []
 
 
+def test_of_transfers_that_were_hidden_no_endless_multiple_is_stated():
+    """They took no time that a step shows, so the ratio is of a tenth of what would matter to a step."""
+    recording = generate(Scenario(degrees="dp=4", steps=80))
+    ranks = np.arange(recording.topology.world_size)
+    test = SlowLinkTest(recording.topology.domains, ranks, POLICY.link, POLICY.excess)
+    for row in recording.rows():
+        row.transfers["dp"] = np.full(len(ranks), 0.0 if row.step < 60 else 0.2) * row.duration
+        test.step(row, row.step)
+    (slow,) = test.found(float(row.duration.max()))
+    worth_s = POLICY.link.step_share / POLICY.link.effect_ratio * float(row.duration.max())
+    assert slow.excess_ratio == pytest.approx(slow.excess_seconds / (0.1 * worth_s), rel=0.1)
+    assert "hidden before" in slow.evidence[-1]
+
+
 def test_steps_without_transfers_show_nothing():
     """In an evaluation step by step nothing is reduced: transfers that come back afterwards take what they took."""
     recording = generate(Scenario(degrees="dp=4", steps=200))
