@@ -28,7 +28,7 @@ from tests.exporter.conftest import running as exporter_running
 from tests.support.cgroups import UNAVAILABLE, memory_cgroup
 from tests.support.servers import LIVE_LIMIT_S, PATIENCE_S, mosquitto
 
-pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(LIVE_LIMIT_S)]
+pytestmark = [pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(LIVE_LIMIT_S)]
 
 RANKS = 2
 STEPS_BEFORE = 30
