@@ -171,10 +171,11 @@ def command(part: Part) -> list[str]:
         "15",
         *limit,
     ]
+    needless = files_without_choice(part.marked)
     if part.mark:
-        chosen = files_with_mark(part.mark)
+        chosen = [path for path in files_with_mark(part.mark) if path not in needless]
     else:
-        chosen = [*part.paths] or [f"--ignore={path}" for path in files_without_choice(part.marked)]
+        chosen = [*part.paths] or [f"--ignore={path}" for path in needless]
     return [*part.prefix, *pytest, *colour, *chosen]
 
 

@@ -147,11 +147,13 @@ def test_ci_runs_both_and_fails_if_one_failed(tmp_path, failing):
 
 @pytest.mark.parametrize("part", [part for part in run.TIERS["all"] if part.mark], ids=lambda part: part.name)
 def test_a_part_imports_only_files_that_name_its_mark(part):
-    """And all of them; the pure tests are in most files, so their part chooses from all."""
+    """All of them but those whose tests all belong to another part; the pure tests are in most files, and chosen from all."""
     words = run.command(part)
     paths = {path for path in words if path.startswith("tests/")}
     naming = {path for path in (ROOT / "tests").rglob("test_*.py") if f"pytest.mark.{part.mark}" in path.read_text()}
-    assert {str(path.relative_to(ROOT)) for path in naming} <= paths
+    needless = set(run.files_without_choice(part.marked))
+    assert {str(path.relative_to(ROOT)) for path in naming} - needless <= paths
+    assert not paths & needless
     assert len(paths) < 80
     assert not any(path.startswith("tests/") for path in run.command(run.PURE))
 
