@@ -11,8 +11,8 @@ from typing import Any
 from lockstep.contracts.peaks import peak_flops_per_second
 from lockstep.simulator.hardware.cluster import CUDNN, FLASH_1, FLASH_2
 from lockstep.simulator.lowering.context import MERGE, RING, ContextParallelism
+from lockstep.simulator.lowering.program import DDP_BUCKET_BYTES
 from lockstep.simulator.models.model import DEEPSPEED_FP16, FSDP, MIXED, Precision
-from lockstep.simulator.simulate import DDP_BUCKET_BYTES
 
 
 def _between_sxm_and_nvl(dtype: str) -> float:

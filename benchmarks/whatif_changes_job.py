@@ -61,11 +61,11 @@ class GPT(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """What a step is: samples of a rank, micro-batches, size of a bucket in MiB, and how many ranks take part."""
+    """What a step is: samples of a rank, micro-batches, size of a bucket in MiB (None: DDP's), and number of ranks."""
 
     samples: int = 8
     micro_batches: int = 1
-    bucket_mib: float = 25.0
+    bucket_mib: float | None = None
     ranks: int = 2
 
 

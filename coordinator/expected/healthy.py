@@ -56,6 +56,7 @@ class _Step(NamedTuple):
     floor: float
     spread: float
     exposed: dict[str, float]
+    shortest: dict[str, float]
 
 
 class HealthySteps:
@@ -104,13 +105,16 @@ class HealthySteps:
         optimizer_S = [_median(optimizer_R[columns], unknown=float("nan")) for columns in self._columns_S]
         spread = max(_spread(row.self_seconds[columns]) for columns in self._columns_S)
         floor = max(sum(_median(row.components[name][columns]) for name in _FLOOR) for columns in self._columns_S)
-        exposed = {kind: self._exposed(kind, row.transfers[kind]) for kind in self._places if kind in row.transfers}
-        self._steps.append(_Step(step_seconds, compute_S, optimizer_S, floor, spread, exposed))
+        exposed, shortest = (
+            {kind: self._least(kind, seconds[kind]) for kind in self._places if kind in seconds}
+            for seconds in (row.transfers, row.floors)
+        )
+        self._steps.append(_Step(step_seconds, compute_S, optimizer_S, floor, spread, exposed, shortest))
 
-    def _exposed(self, kind: str, wait_R: "NDArray[np.floating]") -> float:
-        """Return the wait of the last rank to arrive, median over the kind's domains, seconds; NaN if unknown."""
+    def _least(self, kind: str, seconds_R: "NDArray[np.floating]") -> float:
+        """Return the least of a domain, the last rank's to arrive, median over the kind's domains; NaN if unknown."""
         column_M, begins = self._places[kind]
-        least = np.minimum.reduceat(np.nan_to_num(wait_R[column_M], nan=np.inf), begins)
+        least = np.minimum.reduceat(np.nan_to_num(seconds_R[column_M], nan=np.inf), begins)
         known = least[np.isfinite(least)]
         return float(np.median(known)) if len(known) else float("nan")
 
@@ -121,14 +125,18 @@ class HealthySteps:
 
     def window(self) -> Window:
         """Return the window of the collected steps."""
-        kinds = [kind for kind in self._places if all(kind in step.exposed for step in self._steps)]
+        exposed, shortest = (
+            {kind: np.array([step[kind] for step in steps]) for kind in self._places if all(kind in s for s in steps)}
+            for steps in ([step.exposed for step in self._steps], [step.shortest for step in self._steps])
+        )
         return Window(
             step_W=np.array([step.seconds for step in self._steps]),
             compute_SW=np.array([step.compute_S for step in self._steps]).T,
             optimizer_SW=np.array([step.optimizer_S for step in self._steps]).T,
             floor_W=np.array([step.floor for step in self._steps]),
             spread_W=np.array([step.spread for step in self._steps]),
-            exposed={kind: np.array([step.exposed[kind] for step in self._steps]) for kind in kinds},
+            exposed=exposed,
+            shortest=shortest,
             members=self._members,
             world_size=self._topology.world_size,
             degrees={kind: sizes.most_common(1)[0][0] for kind, sizes in self._sizes.items() if kind in _CHECKED},
@@ -174,6 +182,7 @@ def window_to_json(window: Window) -> dict[str, Any]:
         "floor": window.floor_W.tolist(),
         "spread": window.spread_W.tolist(),
         "exposed": {kind: _nulled(seconds_W) for kind, seconds_W in window.exposed.items()},
+        "shortest": {kind: _nulled(seconds_W) for kind, seconds_W in window.shortest.items()},
         "members": {kind: list(ranks) for kind, ranks in window.members.items()},
         "world_size": window.world_size,
         "degrees": dict(window.degrees),
@@ -181,7 +190,7 @@ def window_to_json(window: Window) -> dict[str, Any]:
 
 
 def window_from_json(value: Mapping[str, Any], *, where: str) -> Window:
-    """Return the window of a stored form (`window_to_json`); times of the optimizer may be missing.
+    """Return the window of a stored form (`window_to_json`); `optimizer` and `shortest` may be missing.
 
     Raises
     ------
@@ -195,7 +204,8 @@ def window_from_json(value: Mapping[str, Any], *, where: str) -> Window:
             compute_SW=np.array(value["compute"], dtype=np.float64),
             floor_W=np.array(value["floor"], dtype=np.float64),
             spread_W=np.array(value["spread"], dtype=np.float64),
-            exposed={str(kind): np.array(seconds, dtype=np.float64) for kind, seconds in value["exposed"].items()},
+            exposed=_by_kind(value["exposed"]),
+            shortest=_by_kind(value.get("shortest", {})),
             members={str(kind): tuple(map(int, ranks)) for kind, ranks in value["members"].items()},
             world_size=int(value["world_size"]),
             degrees={str(kind): int(size) for kind, size in value["degrees"].items()},
@@ -207,13 +217,17 @@ def window_from_json(value: Mapping[str, Any], *, where: str) -> Window:
     shapes = {
         window.floor_W.shape,
         window.spread_W.shape,
-        *(each.shape for each in window.exposed.values()),
+        *(each.shape for each in (*window.exposed.values(), *window.shortest.values())),
         window.compute_SW.shape[1:],
         (window.compute_SW if window.optimizer_SW is None else window.optimizer_SW).shape[1:],
     }
     if len(steps) != 1 or shapes != {steps}:
         raise MalformedError("healthy window", where=where, got=shapes, expected=f"{steps} steps of everything")
     return window
+
+
+def _by_kind(value: Mapping[str, Any]) -> "dict[str, NDArray[np.float64]]":
+    return {str(kind): np.array(seconds, dtype=np.float64) for kind, seconds in value.items()}
 
 
 def _nulled(seconds: "NDArray[np.float64]") -> list[float | None]:

@@ -18,13 +18,11 @@ from lockstep.simulator.hardware.cluster import Cluster, Device
 from lockstep.simulator.hardware.symmetry import Partition, collapse, no_collapse
 from lockstep.simulator.lowering.context import ContextParallelism
 from lockstep.simulator.lowering.plan import Plan, lockstep_axes, plan_of
-from lockstep.simulator.lowering.program import RankClass
+from lockstep.simulator.lowering.program import DDP_BUCKET_BYTES, RankClass
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.schedule import Schedule, passes_by_stage
 from lockstep.simulator.strategy.tree import StrategyTree
 
-DDP_BUCKET_BYTES = 25 * 2**20
-"""Default bucket size of PyTorch's DistributedDataParallel."""
 SLOW_RANKS_EXACT = 16
 """Largest number of slow ranks that are simulated individually. With more, ranks that wait for each other several times
 per pass run at the speed of their slowest: otherwise a hundred slow ranks of 12,288 make 4,864 classes. The steps

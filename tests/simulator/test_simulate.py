@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.execution.executor import execute
 from lockstep.simulator.hardware.clusters import A100, dgx_a100, hc1, hc2, hermes
-from lockstep.simulator.hardware.collectives import ALL_REDUCE, HIERARCHICAL
+from lockstep.simulator.hardware.collectives import ALL_REDUCE, HIERARCHICAL, REDUCE_SCATTER
 from lockstep.simulator.lowering.chunks import compile_chunks
+from lockstep.simulator.lowering.ops import Queued
 from lockstep.simulator.models.model import FULL
 from lockstep.simulator.models.transformers import gpt, moe
 from lockstep.simulator.models.vision import vgg19
@@ -292,6 +293,26 @@ def test_data_parallelism_hides_gradients_behind_backward():
     assert one.communication_seconds.exposed == pytest.approx(one.communication_seconds.total)
     assert buckets.communication_seconds.exposed < 0.2 * buckets.communication_seconds.total
     assert buckets.step_seconds < one.step_seconds
+
+
+@pytest.mark.parametrize(
+    ("bucket", "zero", "first"), [(25, 0, 1), (25, 2, 25), (25, 3, 25), (24, 0, 24), (1, 0, 1), (None, 0, 192)]
+)
+def test_only_the_default_buckets_of_ddp_begin_with_a_small_one(bucket, zero, first):
+    """The first bucket of the default of 25 MiB has 1 MiB, filled up by a whole gradient; others have their size."""
+    wide = gpt(layers=4, hidden=1024, heads=16, sequence=128, vocabulary=1024, precision=FULL)
+    bucket_bytes = None if bucket is None else bucket * 2**20
+    options = Options(bucket_bytes=bucket_bytes, fuse_passes=False)
+    job = compile_job(preset(wide, Degrees(dp=8, zero=zero), Schedule()), hc2(1), batch=8, options=options)
+    sums = [
+        phase.volume_bytes / 2**20
+        for op in job.classes[0].programs[0].last.ops
+        if isinstance(op, Queued)
+        for phase in op.phases
+        if phase.kind in (ALL_REDUCE, REDUCE_SCATTER)
+    ]
+    assert first <= sums[0] < first + 17
+    assert all(each >= (bucket or 0) for each in sums[1:-1])
 
 
 def test_algorithms_can_be_chosen():

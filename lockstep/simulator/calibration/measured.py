@@ -41,6 +41,7 @@ class Window:
     collections take of the stage where they take longest, `spread_W` by how much the slowest rank's own work is longer
     than the median rank's: what chance costs a step, which waits for the slowest. `exposed` maps a domain kind to
     arrays of shape (W,): what the last to arrive in a domain still waits, which is transfer that nothing hides.
+    `shortest` maps it to the number of collectives times the shortest of them, on the rank where that is least.
     `members` holds the first and the last rank of one domain of each kind, `degrees` the sizes of the kinds that the
     run has announced.
     """
@@ -50,6 +51,7 @@ class Window:
     floor_W: NDArray[np.float64]
     spread_W: NDArray[np.float64]
     exposed: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    shortest: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     members: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     world_size: int = 1
     degrees: Mapping[str, int] = field(default_factory=dict)

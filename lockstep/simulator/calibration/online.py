@@ -12,9 +12,10 @@ model explains the run, and a model that leaves too much unexplained is refused.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.calibration.calibrate import BANDWIDTH, LATENCY, MOST
@@ -23,7 +24,8 @@ from lockstep.simulator.calibration.measured import RATIO_MAX, OperatorTimes, Wi
 from lockstep.simulator.calibration.operator_split import operator_split
 from lockstep.simulator.forecast import Forecast
 from lockstep.simulator.hardware.cluster import Cluster
-from lockstep.simulator.simulate import Options, simulate
+from lockstep.simulator.lowering.graph import GRADIENT
+from lockstep.simulator.simulate import Options, compile_job, simulate
 from lockstep.simulator.strategy.tree import StrategyTree
 
 if TYPE_CHECKING:
@@ -38,15 +40,24 @@ PEAK_MAX_RATIO = 1.25
 _HIDDEN_RATIO = 0.005  # of a step: transfers that wait no longer than this are hidden, and show no bandwidth
 _BAND_QUANTILE = 0.9
 _BAND_MIN_RATIO = 0.01  # a window without noise still is one window
-_FREE = 1e9  # times the bandwidth of a level that costs nothing
+_FREE_RATIO = 1e9  # of the speed of what costs nothing
 _RATIO_SPAN = 100.0  # a link may give a hundredth or a hundred times what is declared
 _NEAR_RATIO = 0.01  # of what a level costs
-_TRIES = 10
+_TRIES = 20
+_SIZES_APART = 2.0
+"""The mean collective over the smallest, in bytes, from which on their times tell latency and bandwidth apart."""
 _SPLITS = 12
 _SPLIT_NEAR_RATIO = 0.005
 _PLAUSIBLE_RATIO = 2.0
 """By how much operator times and records may differ: profiling makes small operators longer, and summaries leave the
 smallest out."""
+
+
+class LinkRatios(NamedTuple):
+    """Real over declared bandwidth and latency of a level's links."""
+
+    bandwidth: float = 1.0
+    latency: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,13 +207,13 @@ def fit(setup: Setup, window: Window, *, operators: OperatorTimes | None = None)
     )
 
 
-def _link_parameters(setup: Setup, ratios: Mapping[int, float]) -> dict[str, float]:
+def _link_parameters(setup: Setup, ratios: Mapping[int, LinkRatios]) -> dict[str, float]:
     """Return the ratios of levels against what is declared, those that the specification had before included."""
     found = {name: value for name, value in setup.calibrated.items() if name.startswith("link_") or "/" in name}
     for level, ratio in ratios.items():
         name = setup.cluster.levels[level].name
-        found[f"{name}/{BANDWIDTH}"] = found.get(f"{name}/{BANDWIDTH}", 1.0) * ratio
-        found[f"{name}/{LATENCY}"] = found.get(f"{name}/{LATENCY}", 1.0) / ratio
+        found[f"{name}/{BANDWIDTH}"] = found.get(f"{name}/{BANDWIDTH}", 1.0) * ratio.bandwidth
+        found[f"{name}/{LATENCY}"] = found.get(f"{name}/{LATENCY}", 1.0) * ratio.latency
     return found
 
 
@@ -211,10 +222,10 @@ def computing(forecast: Forecast) -> float:
     return forecast.step_seconds - forecast.bubble_seconds - forecast.communication_seconds.exposed
 
 
-def with_links(cluster: Cluster, ratios: Mapping[int, float]) -> Cluster:
-    """Return `cluster` with levels whose links are so many times as fast, in bandwidth and in latency alike."""
-    ratio = [ratios.get(index, 1.0) for index in range(len(cluster.levels))]
-    levels = (level.scaled(bandwidth=r, latency=1 / r) for level, r in zip(cluster.levels, ratio, strict=True))
+def with_links(cluster: Cluster, ratios: Mapping[int, LinkRatios]) -> Cluster:
+    """Return `cluster` with the bandwidth and latency of levels times these ratios."""
+    ratio = [ratios.get(index, LinkRatios()) for index in range(len(cluster.levels))]
+    levels = (level.scaled(**each._asdict()) for level, each in zip(cluster.levels, ratio, strict=True))
     return replace(cluster, levels=tuple(levels))
 
 
@@ -260,7 +271,7 @@ def _fit_device(
     own = operators and replace(operators, other_seconds=operators.other_seconds - optimizer_s)
     if not 0 < optimizer_s < compute_s or (own is not None and own.other_seconds <= 0):
         return _fit_operators(setup, compute_s, operators)
-    free = replace(setup, cluster=setup.cluster.with_device(optimizer_ratio=_FREE))
+    free = replace(setup, cluster=setup.cluster.with_device(optimizer_ratio=_FREE_RATIO))
     parameters, cluster = _fit_operators(free, compute_s - optimizer_s, own)
     plain = cluster.with_device(optimizer_ratio=1.0)
     ratio = (computing(setup.forecast(plain)) - computing(setup.forecast(cluster))) / optimizer_s
@@ -320,44 +331,102 @@ def _split(setup: Setup, operators: OperatorTimes, compute_s: float) -> float:
     return arithmetic
 
 
-def _fit_links(setup: Setup, window: Window, step_s: float) -> dict[int, float]:
-    """Return by how much links of a level are faster than declared, where what they cost a step was measured."""
-    wanted: dict[int, float] = {}
-    for kind, seconds_W in window.exposed.items():
+def _fit_links(setup: Setup, window: Window, step_s: float) -> dict[int, LinkRatios]:
+    """Return the ratios of the levels whose cost to a step was measured."""
+    wanted: dict[int, dict[str, float]] = {}
+    for kind in window.exposed:
         level = level_of(setup.cluster, window.members.get(kind, ()))
-        if level is not None:
-            known_W = seconds_W[: window.fitted][np.isfinite(seconds_W[: window.fitted])]
-            if len(known_W):
-                wanted[level] = wanted.get(level, 0.0) + float(np.median(known_W))
-    ratios: dict[int, float] = {}
-    for level, exposed_s in sorted(wanted.items()):
-        ratios[level] = _fit_level(setup, ratios, level, exposed_s, step_s)
+        exposed_s = _known_median(window.exposed[kind][: window.fitted])
+        if level is not None and exposed_s is not None:
+            wanted.setdefault(level, {})[kind] = exposed_s
+    ratios: dict[int, LinkRatios] = {}
+    for level, by_kind in sorted(wanted.items()):
+        exposed_s = sum(by_kind.values())
+        smallest = _smallest_collective(setup, window, level, list(by_kind))
+        found = _fit_level(setup, ratios, level, exposed_s, step_s, smallest=smallest) if smallest else None
+        ratios[level] = found or _fit_level(setup, ratios, level, exposed_s, step_s, smallest=None) or LinkRatios()
     return ratios
 
 
-def _fit_level(setup: Setup, ratios: Mapping[int, float], level: int, exposed_s: float, step_s: float) -> float:
-    """Return the ratio at which a step would be `exposed_s` shorter if the level cost nothing."""
+def _known_median(seconds: NDArray[np.float64]) -> float | None:
+    known = seconds[np.isfinite(seconds)]
+    return float(np.median(known)) if len(known) else None
 
-    def step_at(ratio: float) -> float:
-        return setup.forecast(with_links(setup.cluster, {**ratios, level: ratio})).step_seconds
 
-    free_s = step_at(_FREE)
+class _SmallestCollective(NamedTuple):
+    """The smallest collective of a level: its measured time, and as declared its latency and transfer, seconds."""
+
+    measured_s: float
+    latency_s: float
+    transfer_s: float
+
+    def latency_ratio(self, bandwidth_ratio: float) -> float:
+        """Return the ratio of the latency with which it takes as long as measured."""
+        return (self.measured_s - self.transfer_s / bandwidth_ratio) / self.latency_s
+
+
+def _smallest_collective(setup: Setup, window: Window, level: int, kinds: list[str]) -> _SmallestCollective | None:
+    """Return the smallest collective of the gradient queue on a level; None if it does not tell latency from bandwidth.
+
+    That takes one kind of domain on the level, and collectives that differ in size.
+    """
+    shortest_s = _known_median(window.shortest.get(kinds[0], np.empty(0))[: window.fitted])
+    if len(kinds) > 1 or shortest_s is None:
+        return None
+    slower = replace(setup, cluster=with_links(setup.cluster, {level: LinkRatios(latency=2.0)}))
+    graph, other = (
+        compile_job(each.tree, each.cluster, batch=each.batch, options=each.options).graph for each in (setup, slower)
+    )
+    own = np.array([0 in flow.members for flow in graph.flows] + [False])[graph.flow]  # of the first class of ranks
+    found = np.flatnonzero(own & (graph.queue == GRADIENT) & (other.seconds > graph.seconds))
+    if not len(found):
+        return None
+    speed = np.array([flow.alone for flow in graph.flows])[graph.flow[found]]
+    transfer_s = graph.volume_bytes[found] / speed
+    least = int(transfer_s.argmin())
+    if transfer_s.mean() < _SIZES_APART * transfer_s[least]:
+        return None
+    return _SmallestCollective(shortest_s / len(found), float(graph.seconds[found[least]]), float(transfer_s[least]))
+
+
+def _fit_level(
+    setup: Setup,
+    ratios: Mapping[int, LinkRatios],
+    level: int,
+    exposed_s: float,
+    step_s: float,
+    *,
+    smallest: _SmallestCollective | None,
+) -> LinkRatios | None:
+    """Return the ratios at which a step would be `exposed_s` shorter if the level cost nothing; None if none are.
+
+    With `smallest`, the latency is the one at which that collective takes as long as measured. Without it, one
+    measurement scales bandwidth and latency alike.
+    """
+
+    def links_at(ratio: float) -> LinkRatios:
+        return LinkRatios(ratio, 1 / ratio if smallest is None else max(0.0, smallest.latency_ratio(ratio)))
+
+    def step_at(links: LinkRatios) -> float:
+        return setup.forecast(with_links(setup.cluster, {**ratios, level: links})).step_seconds
+
+    free_s = step_at(LinkRatios(_FREE_RATIO, 1 / _FREE_RATIO))
     hidden_s = _HIDDEN_RATIO * step_s
-    if exposed_s <= hidden_s and step_at(1.0) - free_s <= hidden_s:
-        return 1.0  # hidden here and there: as declared, for all that anybody knows
-    if step_at(1 / _RATIO_SPAN) - free_s <= hidden_s:
-        return 1.0  # the job sends nothing that would show it
+    if exposed_s <= hidden_s and step_at(LinkRatios()) - free_s <= hidden_s:
+        return None  # hidden here and there: as declared, for all that is known
+    if step_at(links_at(1 / _RATIO_SPAN)) - free_s <= hidden_s:
+        return None  # the job sends nothing that would show it
     target_s = max(exposed_s, hidden_s)
     low, high, ratio = 1 / _RATIO_SPAN, _RATIO_SPAN, 1.0
     for _ in range(_TRIES):
-        found_s = step_at(ratio) - free_s
+        found_s = step_at(links_at(ratio)) - free_s
         if abs(found_s - target_s) <= _NEAR_RATIO * target_s:
-            break
+            return links_at(ratio) if smallest is None or smallest.latency_ratio(ratio) >= 0 else None
         low, high = (ratio, high) if found_s > target_s else (low, ratio)
         ratio *= found_s / target_s  # exact where nothing hides
         if not low < ratio < high:
             ratio = (low * high) ** 0.5
-    return ratio
+    return links_at(ratio) if smallest is None else None
 
 
 def _check_rest(rest_s: float, step_s: float) -> None:

@@ -13,6 +13,12 @@ from lockstep.simulator.lowering.segments import Feature, GradientReduction, Seg
 from lockstep.simulator.strategy.mesh import Mesh
 from lockstep.simulator.strategy.placement import PARTIAL, Placement, Transfer, transfers
 
+DDP_BUCKET_BYTES = 25 * 2**20
+"""Default bucket size of PyTorch's DistributedDataParallel."""
+_DDP_FIRST_BUCKET_BYTES = 2**20
+"""With the default size, DDP's first bucket is smaller, so that its all-reduce begins early
+(`_BucketCapacityConfig.first_bucket_bytes_cap` in torch/nn/parallel/distributed.py)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -57,13 +63,20 @@ class _Buckets:
 
     limit_bytes: float
     waiting: dict[tuple[frozenset[str], frozenset[str]], float] = field(default_factory=dict)
+    sent: set[tuple[frozenset[str], frozenset[str]]] = field(default_factory=set)
+
+    @property
+    def first_limit_bytes(self) -> float:
+        """The size of the first bucket of gradients that are not sharded."""
+        return _DDP_FIRST_BUCKET_BYTES if self.limit_bytes == DDP_BUCKET_BYTES else self.limit_bytes
 
     def add(self, summed: GradientReduction) -> Iterator[tuple[frozenset[str], frozenset[str], float]]:
         key = (summed.sums, summed.kept)
         total_bytes = self.waiting.get(key, 0.0) + summed.total_bytes
         self.waiting[key] = total_bytes
-        if total_bytes >= self.limit_bytes:
+        if total_bytes >= (self.first_limit_bytes if key not in self.sent and not summed.kept else self.limit_bytes):
             del self.waiting[key]
+            self.sent.add(key)
             yield (*key, total_bytes)
 
     def flush(self) -> Iterator[tuple[frozenset[str], frozenset[str], float]]:

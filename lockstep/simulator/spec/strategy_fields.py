@@ -3,7 +3,7 @@
 from lockstep.contracts.limits import WORLD_SIZE_MAX
 from lockstep.simulator.hardware.collectives import ALGORITHMS, HIERARCHICAL, KINDS, SEND
 from lockstep.simulator.lowering.context import EXCHANGES, GATHER, HALVES, SPLITS
-from lockstep.simulator.simulate import DDP_BUCKET_BYTES
+from lockstep.simulator.lowering.program import DDP_BUCKET_BYTES
 from lockstep.simulator.spec.field import (
     BLOCKS_MAX,
     NAMES,
@@ -101,7 +101,12 @@ STRATEGY = {
     **_SCHEDULE,
     "micro_batch_size": optional_count("samples of a micro-batch on a rank, instead of micro_batches"),
     "bucket_bytes": optional(
-        amount("gradients that are sent together; all at the end if null", "bytes"), DDP_BUCKET_BYTES
+        amount(
+            "gradients that are sent together; all at the end if null. With the default, the first bucket of gradients "
+            "that are not sharded has 1 MiB, as in DDP",
+            "bytes",
+        ),
+        DDP_BUCKET_BYTES,
     ),
     "gradient_buffer_bytes": amount(
         "memory of buffers for gradients in transfer: DDP's buckets (all gradients, unless they are views of the "

@@ -273,12 +273,15 @@ def test_windows_come_back_from_their_kept_form():
     (order,) = see(Expectation(TEXT))
     exposed_W = order.window.exposed["dp"].copy()
     exposed_W[3] = np.nan
-    window = replace(order.window, exposed={"dp": exposed_W})
+    window = replace(order.window, exposed={"dp": exposed_W}, shortest={"dp": exposed_W / 2})
     text = json.dumps(window_to_json(window))
     back = window_from_json(json.loads(text), where="test")
     for name in ("step_W", "compute_SW", "floor_W", "spread_W"):
         np.testing.assert_array_equal(getattr(back, name), getattr(window, name))
     np.testing.assert_array_equal(back.exposed["dp"], exposed_W)
+    np.testing.assert_array_equal(back.shortest["dp"], exposed_W / 2)
+    older = {name: each for name, each in json.loads(text).items() if name != "shortest"}
+    assert window_from_json(older, where="test").shortest == {}
     assert (back.members, back.degrees, back.world_size) == (window.members, window.degrees, window.world_size)
     for damage in ({"step": [1.0]}, {"compute": None}, {"members": 3}):
         with pytest.raises(MalformedError, match="healthy window"):
@@ -322,9 +325,11 @@ def test_a_stored_window_has_the_optimizer_where_it_was_measured():
 def test_waits_for_everybody_count_where_no_group_is_called_so():
     """A DistributedDataParallel job books its waits as the world's, and its only group is called dp."""
     steps = HealthySteps(TOPOLOGY, ROWS[0].ranks)
-    steps.add(replace(ROWS[0], transfers={"world": np.array([0.3, 0.1, 0.2, 0.4])}), 0.5)
+    waits_s, floors_s = np.array([0.3, 0.1, 0.2, 0.4]), np.array([0.02, np.nan, 0.03, 0.05])
+    steps.add(replace(ROWS[0], transfers={"world": waits_s}, floors={"world": floors_s}), 0.5)
     window = steps.window()
     assert {kind: seconds.tolist() for kind, seconds in window.exposed.items()} == {"world": [0.1]}
+    assert {kind: seconds.tolist() for kind, seconds in window.shortest.items()} == {"world": [0.02]}
     assert window.members["world"] == (0, 3)
 
 

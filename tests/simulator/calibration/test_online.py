@@ -7,10 +7,12 @@ import pytest
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.calibration.measured import Window
-from lockstep.simulator.calibration.online import Setup, computing, fit, level_of, with_links
+from lockstep.simulator.calibration.online import LinkRatios, Setup, computing, fit, level_of, with_links
 from lockstep.simulator.calibration.operator_split import operator_split
 from lockstep.simulator.calibration.repair import COMPUTING, LINK, RANK, MeasuredFault, predict_gain
 from lockstep.simulator.calibration.repair import FLOOR as FLOOR_FAULT
+from lockstep.simulator.lowering.graph import GRADIENT
+from lockstep.simulator.simulate import compile_job
 from lockstep.simulator.spec import load_spec
 
 SPEC = """
@@ -30,14 +32,19 @@ REST = 0.006
 def truth(*, efficiency=0.5, links=(0.7, 0.4)):
     """Return the job as it really is: a slower device and slower links than declared."""
     device = DECLARED.cluster.with_device(matrix_efficiency=efficiency, memory_efficiency=0.6)
-    return replace(DECLARED, cluster=with_links(device, dict(enumerate(links))))
+    return replace(DECLARED, cluster=with_links(device, {level: scaled(ratio) for level, ratio in enumerate(links)}))
+
+
+def scaled(ratio):
+    """Return links that are so many times as fast, in bandwidth and in latency alike."""
+    return LinkRatios(bandwidth=ratio, latency=1 / ratio)
 
 
 def measure(real, *, noise=0.01, steps=STEPS, seed=3, spread=0.0, **more):
     """Return the window that a monitor of `real` sees: each level's cost is what a step without it would save."""
     rng = np.random.default_rng(seed)
     step_s, compute_s = real.forecast().step_seconds, computing(real.forecast())
-    saved = [step_s - real.forecast(with_links(real.cluster, {level: 1e9})).step_seconds for level in (0, 1)]
+    saved = [step_s - real.forecast(with_links(real.cluster, {level: scaled(1e9)})).step_seconds for level in (0, 1)]
 
     def noisy(seconds):
         return seconds * np.exp(noise * rng.normal(size=steps))
@@ -221,10 +228,10 @@ batch: 16
     return Setup.of(load_spec(text, "spec.yaml").changed_by(more))
 
 
-def window_of(real, optimizer_s):
+def window_of(real, optimizer_s=None, **more):
     """Return the window of a job of two ranks whose optimizer takes `optimizer_s`, without noise."""
     step_s, compute_s = real.forecast().step_seconds, computing(real.forecast())
-    saved_s = step_s - real.forecast(with_links(real.cluster, {0: 1e9})).step_seconds
+    saved_s = step_s - real.forecast(with_links(real.cluster, {0: scaled(1e9)})).step_seconds
     return Window(
         step_W=np.full(STEPS, step_s),
         compute_SW=np.full((1, STEPS), compute_s),
@@ -232,6 +239,7 @@ def window_of(real, optimizer_s):
         floor_W=np.zeros(STEPS),
         spread_W=np.zeros(STEPS),
         exposed={"world": np.full(STEPS, saved_s)},
+        **more,
         members={"world": (0, 1)},
         world_size=2,
     )
@@ -279,6 +287,49 @@ def test_captured_operators_are_divided_without_the_optimizer():
     model = fit(small(), window_of(real, optimizer_seconds(real, real.cluster)), operators=operators)
     for name, value in device.items():
         assert model.parameters[name] == pytest.approx(value, rel=0.03)
+
+
+def shortest_seconds(real):
+    """Return the number of all-reduces of a step times the shortest of them, with the link to itself."""
+    job = compile_job(real.tree, real.cluster, batch=real.batch, options=real.options)
+    sent = np.flatnonzero(job.graph.queue == GRADIENT)
+    speed_s = [job.graph.flows[flow].alone for flow in job.graph.flow[sent]]
+    return len(sent) * min(job.graph.seconds[sent] + job.graph.volume_bytes[sent] / speed_s)
+
+
+@pytest.mark.parametrize("links", [(0.7, 8.0), (2.0, 8.0), (0.3, 0.5), (1.0, 30.0)])
+@pytest.mark.parametrize("bucket", [2**18, 2**20, 6 * 2**20, None])
+def test_a_small_and_a_large_bucket_show_latency_and_bandwidth(links, bucket):
+    """DDP's first bucket is short, so both numbers come back, and a what-if of other buckets is the real job's."""
+    real = small(batch=16)
+    real = replace(real, cluster=with_links(real.cluster, {0: LinkRatios(*links)}))
+    window = window_of(real, shortest={"world": np.full(STEPS, shortest_seconds(real))})
+    model = fit(small(batch=16), window)
+    found = [model.parameters[f"loopback/{name}_ratio"] for name in ("bandwidth", "latency")]
+    assert found == pytest.approx(links, rel=0.15)
+    changed = small(**{"strategy.bucket_bytes": bucket})
+    truth_s = changed.forecast(real.cluster).step_seconds
+    assert changed.forecast(model.setup.cluster).step_seconds == pytest.approx(truth_s, rel=0.02)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 20.0, float("nan")])
+def test_a_shortest_collective_that_is_not_the_models_shows_no_latency(share):
+    """Of another size than any of the model, or longer than all of a step's waits: both ratios follow the wait alone."""
+    real = small()
+    real = replace(real, cluster=with_links(real.cluster, {0: LinkRatios(0.5, 2.0)}))
+    window = window_of(real, shortest={"world": np.full(STEPS, share * shortest_seconds(real))})
+    parameters = fit(small(), window).parameters
+    assert parameters == fit(small(), window_of(real)).parameters
+    assert parameters["loopback/latency_ratio"] == pytest.approx(1 / parameters["loopback/bandwidth_ratio"])
+
+
+def test_collectives_of_one_size_show_one_number():
+    """One bucket holds everything, and its time cannot be divided."""
+    one = {"strategy.bucket_bytes": None}
+    real = small(**one)
+    real = replace(real, cluster=with_links(real.cluster, {0: LinkRatios(0.5, 8.0)}))
+    window = window_of(real, shortest={"world": np.full(STEPS, shortest_seconds(real))})
+    assert fit(small(**one), window).parameters == fit(small(**one), window_of(real)).parameters
 
 
 def test_cores_that_compute_hide_no_transfer():
