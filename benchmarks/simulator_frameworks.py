@@ -42,9 +42,9 @@ class Framework:
     `backward_prefetch` and `zero_copy` hold for ZeRO 3; `virtual` replaces the row's number of chunks. With
     `micro_batches_of_stages` a batch is cut into as many micro-batches as a pipeline has stages, whatever the row.
     Experts are split over tp by `expert_tp`, context parallel ranks exchange by `context`. Software that `compiles`
-    runs the rows without "compiled" eagerly; software that `fills_stages` gives each stage as many layers as the
-    fullest needs and the last what is left. `machine` is what the source states of the devices, and `network_share`
-    what it measures of its network over what the preset takes it to reach.
+    runs the rows without "compiled" eagerly, with `matrix_rotations` or without; software that `fills_stages` gives
+    each stage as many layers as the fullest needs and the last what is left. `machine` is what the source states of the
+    devices, and `network_share` what it measures of its network over what the preset takes it to reach.
     """
 
     bucket_bytes: float | None
@@ -70,6 +70,7 @@ class Framework:
     fused_loss: bool = False
     loss_metrics: int = 0
     compiles: bool = False
+    matrix_rotations: bool = False
     dropout: bool = True
     machine: Mapping[str, float | bool | str] = field(default_factory=dict)
     network_share: float = 1.0
@@ -149,6 +150,7 @@ _FMS = Framework(
     fused_attention=True,
     precision=replace(FSDP, sent_gradient=2),  # `reduce_dtype=torch.bfloat16` (policies/mixed_precision.py)
     compiles=True,
+    matrix_rotations=True,  # `freqs.mul(q_).sum(5)` (fms/modules/positions.py)
 )
 """fms-fsdp before torch.compile: PyTorch's FSDP and its eager operators."""
 FRAMEWORKS: Mapping[str, Framework] = {

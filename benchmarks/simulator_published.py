@@ -264,6 +264,7 @@ def _model(row: Row, framework: Framework) -> ModelSpec:
             gate=_UNGATED not in row["model"],
             precision=precision,
             eager=framework.compiles and "compiled" not in row["precision"],
+            matrix_rotations=framework.matrix_rotations,
         )
     return gpt(
         **sizes,

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from lockstep.contracts.errors import ConfigError, MalformedError
 from lockstep.simulator.hardware.clusters import A100, B200, H100, H200, MI300X, V100
 from lockstep.simulator.lowering.costs import OperatorCost, operator_seconds
-from lockstep.simulator.models.transformers import gpt
+from lockstep.simulator.models.transformers import gpt, llama
 from lockstep.simulator.spec import load_spec
 
 JOB = """\
@@ -102,6 +103,19 @@ def test_pytorch_without_compilation_takes_as_much_longer_as_torchtitan_measured
         job(eager=each, recompute="per_operator", device=slow_memory).step_seconds for each in (True, False)
     )
     assert eager / compiled == pytest.approx(6667 / 5762, abs=0.05)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 8, 32])
+def test_rotations_by_matrices_read_and_write_both_products_of_each_element(kv_heads):
+    """16 bytes more than as complex numbers for each element of queries and keys, in both passes, if eager."""
+    sizes = {"layers": 1, "hidden": 4096, "heads": 32, "sequence": 512, "ffn": 1024, "kv_heads": kv_heads}
+    found = {}
+    for choice in ({}, {"matrix_rotations": True}, {"eager": True}, {"eager": True, "matrix_rotations": True}):
+        (attention,) = (op for op in llama(**sizes, **choice).operators() if op.fused_attention)
+        found[tuple(choice)] = (attention.moved_elements, attention.moved_elements * attention.backward_moves_ratio)
+    assert found[()] == found["matrix_rotations",]
+    more = np.subtract(found["eager", "matrix_rotations"], found["eager",]) * 2 / 512 / (4096 + kv_heads * 128)
+    assert more == pytest.approx([16, 16])
 
 
 def test_a_fused_loss_keeps_the_logits_alone():

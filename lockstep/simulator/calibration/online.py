@@ -45,7 +45,7 @@ _RATIO_SPAN = 100.0  # a link may give a hundredth or a hundred times what is de
 _NEAR_RATIO = 0.01  # of what a level costs
 _TRIES = 20
 _SIZES_APART = 2.0
-"""The mean collective over the smallest, in bytes, from which on their times tell latency and bandwidth apart."""
+"""The mean collective over the smallest, in bytes, from which on their times separate latency from bandwidth."""
 _SPLITS = 12
 _SPLIT_NEAR_RATIO = 0.005
 _PLAUSIBLE_RATIO = 2.0
@@ -366,7 +366,7 @@ class _SmallestCollective(NamedTuple):
 
 
 def _smallest_collective(setup: Setup, window: Window, level: int, kinds: list[str]) -> _SmallestCollective | None:
-    """Return the smallest collective of the gradient queue on a level; None if it does not tell latency from bandwidth.
+    """Return the smallest collective of the gradient queue on a level; None if its time does not show the latency.
 
     That takes one kind of domain on the level, and collectives that differ in size.
     """

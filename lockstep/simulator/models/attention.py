@@ -26,6 +26,9 @@ _CONCATENATION_MOVES = 2.0
 _ROTATION_MOVES = 2.0
 # PyTorch's eager mode casts them to single precision, multiplies complex numbers and casts back: 20 bytes each.
 _EAGER_ROTATION_MOVES = 10.0
+# With 2 x 2 matrices a kernel writes both products of each element, and another adds them: 36 bytes
+# (`RotaryEmbedding` in fms/modules/positions.py of foundation-model-stack).
+_EAGER_MATRIX_ROTATION_MOVES = 18.0
 _UNFUSED_LAUNCHES = 4.0  # two products, softmax with scale and mask, dropout
 _CAUSAL_SHARE = 0.5  # fused attention skips the blocks above the diagonal
 _UNFUSED_SCORE_BYTES = 5.0  # softmax and dropout outputs at 2 bytes, a mask of 1
@@ -85,21 +88,14 @@ class LatentAttention:
         )
 
 
-def attention(
-    s: float, heads: AttentionHeads, *, width: float, fused: bool, rotated: bool = False, eager: bool = False
-) -> Operator:
+def attention(s: float, heads: AttentionHeads, *, width: float, fused: bool, rotation_moves: float = 0.0) -> Operator:
     """Return the core of attention; it can be split by heads, and queries by sequence; keys and values are read whole.
 
-    With `rotated`, queries and keys are rotated by their position; with `eager`, that takes a kernel for each step.
+    A rotation of queries and keys by their position reads and writes `rotation_moves` elements for each of theirs.
     """
     total = heads.query_features + heads.kv_features
     scores = 0.0 if fused else heads.queries * s * s
-    rotations = (
-        (_EAGER_ROTATION_MOVES if eager else _ROTATION_MOVES)
-        * s
-        * (heads.query_features + heads.keys * heads.key_dim)
-        * rotated
-    )
+    rotations = rotation_moves * s * (heads.query_features + heads.keys * heads.key_dim)
     copies = rotations + _CONTEXT_MOVES * s * heads.output_features * (not fused)
     separate = copies + _UNFUSED_SEPARATE_MOVES * scores
     moves = s * (total + heads.output_features) + copies + _UNFUSED_SCORE_MOVES * scores
@@ -143,9 +139,14 @@ def attention_block(
     *,
     latent: LatentAttention | None = None,
     eager: bool = False,
+    matrix_rotations: bool = False,
 ) -> tuple[Operator, ...]:
-    """Return a Llama's fused attention between two norms, without biases; with `eager`, small kernels stay separate."""
+    """Return a Llama's fused attention between two norms, without biases; with `eager`, small kernels stay separate.
+
+    With `matrix_rotations` too, queries and keys are rotated by matrices instead of complex numbers.
+    """
     made: tuple[Operator, ...]
+    eager_moves = _EAGER_MATRIX_ROTATION_MOVES if matrix_rotations else _EAGER_ROTATION_MOVES
     if latent is None:
         made = (linear("qkv", s, h, heads.query_features + heads.kv_features, width=width, bias=False),)
     else:
@@ -153,7 +154,7 @@ def attention_block(
     return (
         norm("norm1", s, h, weights=h, width=width, eager=eager),
         *made,
-        attention(s, heads, width=width, fused=True, rotated=True, eager=eager),
+        attention(s, heads, width=width, fused=True, rotation_moves=eager_moves if eager else _ROTATION_MOVES),
         linear("proj", s, heads.output_features, h, width=width, bias=False),
         residual("residual1", s, h, dropout=False),
         norm("norm2", s, h, weights=h, width=width, eager=eager),

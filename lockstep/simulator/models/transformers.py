@@ -172,6 +172,7 @@ def llama(
     tied_embeddings: bool = False,
     gate: bool = True,
     eager: bool = False,
+    matrix_rotations: bool = False,
     precision: Precision = MIXED,
     name: str = "llama",
 ) -> ModelSpec:
@@ -179,11 +180,12 @@ def llama(
 
     Without `gate`, a feed-forward layer is a product, an activation and a second product (Nemotron 4's squared ReLU).
     With `latent`, its attention is multi-head latent attention, and `kv_heads` and `head_dim` have no effect.
-    A norm, a rotation and a gate are one kernel each; with `eager`, the kernels of PyTorch without torch.compile.
+    A norm, a rotation and a gate are one kernel each; with `eager`, the kernels of PyTorch without torch.compile,
+    with `matrix_rotations` too, those of foundation-model-stack.
     """
     s, h, width = float(sequence), float(hidden), precision.activation
     shape = latent.heads(heads) if latent else AttentionHeads.of(h, heads, kv_heads, head_dim)
-    layer = _dense(s, h, shape, ffn, width, latent=latent, gate=gate, eager=eager)
+    layer = _dense(s, h, shape, ffn, width, latent=latent, gate=gate, eager=eager, matrix_rotations=matrix_rotations)
     embedding = _embedding(s, h, vocabulary, positions=False, dropout=False)
     head = _head(s, h, vocabulary, weights=h, width=width, shared=tied_embeddings, fused_loss=fused_loss)
     return _model(name, (embedding, layer, head), layers=layers, s=s, precision=precision)
@@ -199,9 +201,10 @@ def _dense(
     latent: LatentAttention | None,
     gate: bool = True,
     eager: bool = False,
+    matrix_rotations: bool = False,
 ) -> Module:
     """Return a layer of a Llama with a dense feed-forward layer."""
-    block = attention_block(s, h, shape, width, latent=latent, eager=eager)
+    block = attention_block(s, h, shape, width, latent=latent, eager=eager, matrix_rotations=matrix_rotations)
     wide = gated(s, h, ffn, width=width, eager=eager) if gate else ungated(s, h, ffn, width=width)
     return Module(name="layer", children=(*block, *wide, residual("residual2", s, h, dropout=False)))
 

@@ -148,6 +148,10 @@ MODELS: Mapping[str, Mapping[str, Field]] = {
             "norms, rotations and gates run kernel by kernel, as in PyTorch without torch.compile or fused kernels",
             default=False,
         ),
+        "matrix_rotations": flag(
+            "with eager, queries and keys are rotated by matrices (foundation-model-stack) instead of complex numbers",
+            default=False,
+        ),
     },
     "moe": {
         **_TRANSFORMER,
