@@ -5,7 +5,7 @@ import pytest
 from tests.support.servers import LIVE_LIMIT_S, PATIENCE_S, get, wait_until
 from tests.support.stack import fault_begin, full_stack
 
-pytestmark = [pytest.mark.alone, pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(LIVE_LIMIT_S)]
+pytestmark = [pytest.mark.torch, pytest.mark.servers, pytest.mark.timeout(LIVE_LIMIT_S)]
 
 STRANGERS_CORES = 0.5
 """Of all cores, while the job ran: with less than these a rank is slow, and to name it is right."""
