@@ -161,17 +161,19 @@ class FluctuationTest(Learner):
         self._last.append(step, deviation, allowed)
         if outliers.pause_steps == 1:
             self._sum_before = copy(self._sum)
-        self._add(deviation)
+        row_steps = outliers.row_steps(policy)
+        self._add(deviation, row_steps)
         if work.has_changed:
             self._noise.drop(CHANGE_STEPS)
-        if not 0 < outliers.pause_steps < outliers.row_steps(policy):
-            self._residuals.add_deviation(deviation, self._noise, policy.false_page_steps, outliers.weight(policy))
+        if not 0 < outliers.pause_steps < row_steps:
+            weight = policy.row_min_steps / row_steps  # of a long step, 1 if they are rare
+            self._residuals.add_deviation(deviation, self._noise, policy.false_page_steps, weight)
             self._decide(deviation, allowed)
 
-    def _add(self, deviation: float) -> None:
-        """Update the sum."""
+    def _add(self, deviation: float, row_steps: int) -> None:
+        """Update the sum; so many long steps in a row reach an alarm's."""
         policy = self.policy
-        most = (policy.alarm_sum + 1) / policy.row_min_steps * self.outliers.weight(policy)
+        most = (policy.alarm_sum + 1) / row_steps
         score = min(deviation / self._noise.sigma - policy.slack_sigmas, most)
         self._sum.add(score, deviation, _SUM_MAX_FACTOR * policy.alarm_sum)
 

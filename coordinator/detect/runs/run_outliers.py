@@ -89,10 +89,6 @@ class Outliers(Learner):
                 break
         return steps
 
-    def weight(self, policy: "FluctuationPolicy") -> float:
-        """Return the weight of a long step, 1 if they are rare."""
-        return policy.row_min_steps / self.row_steps(policy)
-
     @property
     def pause_steps(self) -> int:
         """Steps of the current pause, including the last one."""
