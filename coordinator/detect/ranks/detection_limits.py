@@ -160,17 +160,19 @@ class DetectionLimits:
         self.least_alarm_sigmas = float(self.alarm_sigmas_P.min())
         """The smallest sum that alarms in any noise group."""
 
-    def follow_sums(self, group_E: "Places", peak_E: "Floats", clipped_E: "Floats") -> None:
+    def follow_sums(self, group_E: "Places", peak_E: "Floats", clipped_E: "Floats", warm_P: "Marks | None") -> None:
         """Update the limits by the sums that returned to zero in this step.
 
         Parameters are their noise groups, their peaks, and how much of their deviations was beyond the clip for means:
-        a static difference also has high sums, but no step of it stalls.
+        a static difference also has high sums, but no step of it stalls. Noise groups that `warm_P` (None: all) does
+        not mark have no sums, so this step shows nothing of them.
         """
+        counts: Marks | int = 1 if warm_P is None else warm_P
         if self._stalls is not None:
             is_stall_E = clipped_E > (_STALL_FLOORS - FULL_FLOORS) * self.floor_ratio
-            self._stalls.learn(group_E[is_stall_E], peak_E[is_stall_E], self.policy.sum_of(1))
+            self._stalls.learn(group_E[is_stall_E], peak_E[is_stall_E], self.policy.sum_of(1), counts)
         if self.tail is not None:
-            self.tail.learn(group_E, peak_E, THRESHOLD_SHARE * self._white_P)
+            self.tail.learn(group_E, peak_E, THRESHOLD_SHARE * self._white_P, counts)
             self._widen()
 
     @property

@@ -347,7 +347,7 @@ class CusumTest:
             noise_factor_N=self._noise_factor_N,
         )
         cusums = self.cusums
-        self.limits.follow_sums(cusums.ended_group_E, cusums.ended_peak_E, cusums.ended_clipped_E)
+        self.limits.follow_sums(cusums.ended_group_E, cusums.ended_peak_E, cusums.ended_clipped_E, warm_P)
         if self.evaluated_steps % _STEPS_KEPT == 0:  # no need to count beyond this
             self.cusums.bound_runs(_STEPS_KEPT)
 

@@ -35,11 +35,20 @@ class Stalls:
         self._series_P = series_P
         self.figures_3P: Figures = np.zeros((3, len(series_P)))
 
-    def learn(self, group_E: "NDArray[np.intp]", peak_E: "NDArray[np.floating]", full_step: float) -> None:
-        """Add the sums that came back to zero in this step: their noise groups and peaks; a stall adds `full_step`."""
+    def learn(
+        self,
+        group_E: "NDArray[np.intp]",
+        peak_E: "NDArray[np.floating]",
+        full_step: float,
+        counts_P: "NDArray[np.bool_] | int" = 1,
+    ) -> None:
+        """Add the sums that came back to zero in this step: their noise groups and peaks; a stall adds `full_step`.
+
+        `counts_P` are the noise groups that were evaluated in this step.
+        """
         self.figures_3P *= 1 - 1 / _MEMORY_STEPS
         seen_P, stalls_P, pairs_P = self.figures_3P
-        seen_P += self._series_P
+        seen_P += self._series_P * counts_P
         np.add.at(stalls_P, group_E[peak_E > _FULL_SHARE * full_step], 1.0)
         np.add.at(pairs_P, group_E[peak_E > 2 * _FULL_SHARE * full_step], 1.0)
 

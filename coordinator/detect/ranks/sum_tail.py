@@ -33,11 +33,20 @@ class SumTail:
     def __init__(self, noise_groups: int) -> None:
         self.figures_3P: Figures = np.zeros((3, noise_groups))
 
-    def learn(self, group_E: "NDArray[np.intp]", peak_E: "NDArray[np.floating]", threshold_P: "Figures") -> None:
-        """Add the sums that came back to zero in this step: their noise groups and their peaks, sigmas."""
+    def learn(
+        self,
+        group_E: "NDArray[np.intp]",
+        peak_E: "NDArray[np.floating]",
+        threshold_P: "Figures",
+        counts_P: "NDArray[np.bool_] | int" = 1,
+    ) -> None:
+        """Add the sums that came back to zero in this step: their noise groups and their peaks, sigmas.
+
+        `counts_P` are the noise groups that were evaluated in this step.
+        """
         self.figures_3P *= 1 - 1 / _MEMORY_STEPS
         steps_P, count_P, excess_P = self.figures_3P
-        steps_P += 1
+        steps_P += counts_P
         over_E = peak_E - threshold_P[group_E]
         is_over_E = over_E > 0
         np.add.at(count_P, group_E[is_over_E], 1.0)

@@ -6,6 +6,7 @@ import pytest
 from coordinator.detect.error_budget import cusum_limit
 from coordinator.detect.ranks.cusum_state import CusumState
 from coordinator.detect.ranks.noise_groups import NoiseGroups
+from coordinator.detect.ranks.series_cusum import CusumTest
 from coordinator.detect.ranks.sum_tail import THRESHOLD_SHARE, SumTail
 from coordinator.settings.policy import ExcessPolicy
 
@@ -56,3 +57,16 @@ def test_old_peaks_fade():
     rng = np.random.default_rng(5)
     limit, _ = learnt(np.concatenate([lasting(rng, 600), rng.standard_normal((4000, SERIES))]))
     assert limit < 1.25 * WHITE
+
+
+@pytest.mark.parametrize("learns_tail", [False, True])
+def test_steps_in_which_a_noise_group_is_not_evaluated_show_nothing_of_its_sums(learns_tail):
+    """A quiet group is evaluated from the first steps on, a noisy one after warm-up: it has no sums until then."""
+    rng, sigmas = np.random.default_rng(0), np.repeat([0.004, 0.05], 64)
+    test = CusumTest([np.repeat([0, 1], 64)], POLICY, learns_tail=learns_tail)
+    for step in range(POLICY.warm_up_steps + 10):
+        test.step(sigmas * rng.standard_normal(128), step)
+    name, unit = ("tail", 1) if learns_tail else ("stalls", 64)
+    quiet, noisy = test.state_dict()[name][0] / unit
+    assert quiet > POLICY.warm_up_steps
+    assert noisy == pytest.approx(10, rel=0.01)
