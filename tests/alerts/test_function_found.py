@@ -17,9 +17,9 @@ from tests.alerts.test_notifications import TEMPLATES, sent
 from tests.coordinator.test_collector import HANG, run_snapshot, snapshot
 from tests.support import servers
 from tests.support.routes import with_addresses
-from tests.support.servers import WAIT_S, get_json, wait_until
+from tests.support.servers import LIVE_LIMIT_S, WAIT_S, get_json, wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(LIVE_LIMIT_S)]
 
 POLICY = AlertPolicy(function_new_seconds=15, page_sent_seconds=16)
 DEADLINE_S = WAIT_S
