@@ -20,7 +20,8 @@ REFUSED = 77
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _MARKS_OF_FILE = re.compile(r"^pytestmark = (\[[^\]]*\]|.*)", re.MULTILINE)
 _CORES = len(os.sched_getaffinity(0))
-_WAITING = ("--numprocesses", str(_CORES + 1))  # one process more than cores: servers and subprocesses are waited for
+_SERVED = ("--numprocesses", str(2 * _CORES))  # a test of servers waits for three quarters of its time
+_WAITING = ("--numprocesses", str(_CORES + 1))  # one process more than cores: subprocesses are waited for
 _COMPUTING = ("--numprocesses", str(_CORES))
 
 
@@ -55,7 +56,7 @@ JUST_BOOTED = Part(
 )
 SMOKE = Part(name="smoke", marked="smoke", mark="smoke")
 SERVERS = Part(
-    name="servers", marked=f"servers and not torch and not alone and {_OWN_TIER}", mark="servers", flags=_WAITING
+    name="servers", marked=f"servers and not torch and not alone and {_OWN_TIER}", mark="servers", flags=_SERVED
 )
 TORCH = Part(name="torch", marked=f"torch and not alone and {_OWN_TIER}", mark="torch", flags=_COMPUTING)
 ALONE = Part(name="alone", marked=f"alone and {_OWN_TIER}", mark="alone")
