@@ -205,7 +205,7 @@ def check_loop(folder, server):
         )
         loop.nodes.slow_rank = None
         wait_until(lambda: loop.notified(SLOW, "resolved", rank=2), PATIENCE_S, "the end of it")
-        assert loop.routes() == {("/pager", SLOW)}
+        assert loop.routes() == {("/pager", SLOW)}, loop.routes()
         assert [delivery.body["status"] for delivery in loop.pager.deliveries] == ["firing", "resolved"]
         loop.nodes.slow_rank = 1
         page, *_ = wait_until(lambda: loop.notified(SLOW, "firing", rank=1), PATIENCE_S, "another page")
