@@ -27,9 +27,9 @@ STEPS = 48
 SECOND_NS = 10**9
 
 
-def write_runs(path, *, extra=""):
+def write_runs(path, *, truth=TRUTH, extra=""):
     """Write the steps of eight layouts of the job as the truth has them."""
-    true = load_spec(SPEC + TRUTH, "truth")
+    true = load_spec(SPEC + truth, "truth")
     lines = ["strategy.tp,strategy.dp,batch,step_seconds" + extra]
     for tp, dp in ((2, 8), (1, 16), (4, 4), (8, 2)):
         for batch in (64, 128):
@@ -67,17 +67,19 @@ def write_steps(path, *, slower=1.3, overhead_s=0.004):
     return float(np.median(columns["duration_ns"])) / SECOND_NS
 
 
-def test_measured_runs_give_back_what_made_them(tmp_path, capsys):
+@pytest.mark.parametrize("network", [0.4, 0.3, 0.2])
+def test_measured_runs_give_back_what_made_them(tmp_path, capsys, network):
     """Network and device come back apart; the file makes `simulate` foretell a layout that was not measured."""
     (tmp_path / "spec.yaml").write_text(SPEC)
-    write_runs(tmp_path / "runs.csv")
+    truth = TRUTH.replace("0.4", str(network))
+    write_runs(tmp_path / "runs.csv", truth=truth)
     arguments = [str(tmp_path / "spec.yaml"), "--runs", str(tmp_path / "runs.csv")]
     assert main(["calibrate", *arguments, "--output", str(tmp_path / "found.yaml")]) == 0
     assert "held out" in capsys.readouterr().out
     found = load_spec(SPEC + "calibration: {file: found.yaml}\n", "found", folder=tmp_path)
-    true = load_spec(SPEC + TRUTH, "truth")
+    true = load_spec(SPEC + truth, "truth")
     assert found.calibration.parameters["matrix_efficiency"] == pytest.approx(0.55, rel=0.05)
-    assert found.calibration.parameters["network/bandwidth_ratio"] == pytest.approx(0.4, rel=0.1)
+    assert found.calibration.parameters["network/bandwidth_ratio"] == pytest.approx(network, rel=0.1)
     assert found.calibration.error_band_ratio < 0.02
     other = {"strategy.tp": 2, "strategy.dp": 8, "strategy.micro_batches": 4, "batch": 256}
     foretold = found.changed_by(other).forecast()

@@ -39,6 +39,7 @@ _STEP = 0.05  # of the logarithm, for derivatives: well above rounding errors, w
 _LONGEST_STEP = 1.0
 _ERROR_FLOOR = 0.02  # smaller errors are weighted equally; otherwise a perfect row would dominate the fit
 _RIDGE = 0.05  # keeps parameters that no row determines at their start
+_PULL = 0.005  # of the start where a row is left out: only on parameters that no other row determines
 _WITHOUT_BEND_BYTES = 16e6  # below, collective times change with the protocol (vTrain's tables)
 
 
@@ -162,8 +163,8 @@ def _left_out(
     for row in range(len(residual)):
         others = np.arange(len(residual)) != row
         weighted = slopes[others].T / np.maximum(np.abs(residual[others]), _ERROR_FLOOR)
-        normal = weighted @ slopes[others] + _RIDGE * np.eye(len(moved))
-        found[row] = residual[row] - slopes[row] @ np.linalg.solve(normal, weighted @ residual[others] + _RIDGE * moved)
+        normal = weighted @ slopes[others] + _PULL * np.eye(len(moved))
+        found[row] = residual[row] - slopes[row] @ np.linalg.solve(normal, weighted @ residual[others] + _PULL * moved)
     return found
 
 

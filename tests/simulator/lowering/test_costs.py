@@ -101,7 +101,7 @@ def test_attention_copies_what_it_rearranges():
     one = TOKENS * HIDDEN
     scores = HEADS * TOKENS * TOKENS / one
     fused, rotated, unfused = (
-        attention(TOKENS, AttentionHeads.of(HIDDEN, HEADS), width=2, fused=fused, rotated=rotated)
+        attention(TOKENS, AttentionHeads.of(HIDDEN, HEADS), width=2, fused=fused, rotation_moves=2.0 * rotated)
         for fused, rotated in ((True, False), (True, True), (False, False))
     )
     assert fused.moved_elements / one == pytest.approx(4)
