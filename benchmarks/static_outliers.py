@@ -12,7 +12,7 @@ import numpy as np
 
 from coordinator.detect.error_budget import ATTEMPT_STEPS, attempt_chance
 from coordinator.detect.ranks.groups import Groups
-from coordinator.detect.ranks.static_differences import least_outlier
+from coordinator.detect.ranks.static_differences import outlier_limit
 from coordinator.settings.policy import Policy
 
 RANKS = (4, 8, 16, 32, 128)
@@ -30,8 +30,8 @@ def named_share(ranks: int, spread: float, fleets: int, *, slow_by: float = 0.0)
     for values in rng.normal(0.0, spread, (fleets, ranks)):
         values[0] += slow_by
         level = values - stage.reference(values)
-        least = least_outlier(level, 1, prior_sigma=policy.excess.static_sigma, false_rate=rate)
-        named += bool((level[:1] if slow_by else level).max() >= max(least, policy.excess.floor_ratio))
+        limit = outlier_limit(level, 1, prior_sigma=policy.excess.static_sigma, false_rate=rate)
+        named += bool((level[:1] if slow_by else level).max() > max(limit, policy.excess.floor_ratio))
     return named / fleets
 
 

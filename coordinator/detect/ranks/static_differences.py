@@ -134,12 +134,12 @@ class StaticDifferences:
             is_viewed_C |= here_C
             here_C &= ~passed_C
             if here_C.any():
-                least = least_outlier(
+                limit = outlier_limit(
                     view.fleet_N, view.references, prior_sigma=limits.policy.static_sigma, false_rate=limits.static_rate
                 )
                 # The floor is for the level itself: a median of three passes it by chance, again and again.
-                least = max(least, limits.floor_ratio)
-                passed_C[here_C] = view.level_N[series[here_C] - view.span.start] >= least
+                limit = max(limit, limits.floor_ratio)
+                passed_C[here_C] = view.level_N[series[here_C] - view.span.start] > limit
         return passed_C | ~is_viewed_C
 
 
@@ -192,8 +192,10 @@ def views_of_ranks(
     ]
 
 
-def least_outlier(fleet_N: "Figures", references: int, *, prior_sigma: float, false_rate: float) -> float:
-    """Return the smallest value that the spread of the others does not explain, infinite if there is none.
+def outlier_limit(fleet_N: "Figures", references: int, *, prior_sigma: float, false_rate: float) -> float:
+    """Return the value beyond which the spread of the others explains none; infinite if there are no others.
+
+    Of a large fleet a sample shows the spread; the limit is for all of its values.
 
     Parameters
     ----------
@@ -210,15 +212,15 @@ def least_outlier(fleet_N: "Figures", references: int, *, prior_sigma: float, fa
     sizes_N = np.sort(np.abs(fleet_N[::every]).astype(np.float64))
     references = max(min(references, len(sizes_N) - 1), 0)
     least = references + (len(sizes_N) - references) // 2
-    healthy_M = np.arange(max(least, 1), len(sizes_N))
-    if not len(healthy_M):
+    healthy_M = np.arange(max(least, 1), len(sizes_N) + 1)
+    if len(sizes_N) <= 1:
         return math.inf
     freedom_M = healthy_M - references + PRIOR_FREEDOM
     squares_M = np.cumsum(sizes_N**2)[healthy_M - 1]
     sigma_M = np.sqrt((PRIOR_FREEDOM * prior_sigma**2 + squares_M) / freedom_M)
-    is_outlier_M = sizes_N[healthy_M] > student_quantile(false_rate / len(sizes_N), freedom_M) * sigma_M
-    first = np.flatnonzero(is_outlier_M)
-    return float(sizes_N[healthy_M[first[0]]]) if len(first) else math.inf
+    limit_M = student_quantile(false_rate / len(fleet_N), freedom_M) * sigma_M
+    is_outlier_M = np.append(sizes_N, math.inf)[healthy_M] > limit_M
+    return float(limit_M[is_outlier_M.argmax()])
 
 
 def student_quantile(tail: float, freedom_M: "Figures") -> "Figures":
