@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coordinator.detect.pace import RETURN_STEPS, SETTLED_STEPS
 from coordinator.detect.ranks.groups import Groups, has_nan, middle
 from coordinator.detect.state_dict import Learner
 
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
 
 SECONDS_MIN = 1e-9
 """Resolution of a record; avoids a division by a work of 0."""
-_REFERENCE_STEPS = 8
 _YOUNG_WEIGHT = 2.0  # a young past follows the last steps, since the first ones are warm-up
-_RETURN_STEPS = 64  # for which the past of the former pace is kept: evaluations step by step take tens of steps
 
 
 class StagePast(Learner):
@@ -40,7 +39,7 @@ class StagePast(Learner):
         self._past_P = np.full(stages, np.nan)
         self._former_P = np.full(stages, np.nan)  # the past of the former pace, ...
         self._left_steps = 0  # ... which was left so many steps ago
-        self._references_KP = np.full((_REFERENCE_STEPS, stages), np.nan)
+        self._references_KP = np.full((SETTLED_STEPS, stages), np.nan)
         self.usual_P = middle(self._references_KP)
 
     def add(self, reference_P: "Figures") -> None:
@@ -65,7 +64,7 @@ class StagePast(Learner):
         if has_nan(self._past_P):
             self._past_P = np.where(np.isnan(self._past_P), reference_P, self._past_P)
         self._left_steps += 1
-        if self._left_steps > _RETURN_STEPS:
+        if self._left_steps > RETURN_STEPS:
             self._former_P[:] = np.nan
         has_moved = (self.usual_P < (1 - floor_ratio) * self._past_P) | (self.usual_P > (1 + pace_ratio) * self._past_P)
         if np.count_nonzero(has_moved) == len(has_moved):

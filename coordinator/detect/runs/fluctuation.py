@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coordinator.detect.cusum import Cusum
+from coordinator.detect.pace import RETURN_STEPS, SETTLED_STEPS
 from coordinator.detect.ranks.alarms import Alarms
 from coordinator.detect.runs.mean_over_best import PUBLISHED_STEPS, mean_over_best
 from coordinator.detect.runs.run_noise import FAR_STEPS, SeriesNoise
@@ -47,9 +48,7 @@ _SURE_LIMITS = 1.26  # times the limit that its sum must exceed: how long noise 
 _CORRELATION_MAX = 0.6  # of noise up to `noisy_sigma`, for a shift: noise of 0.8 and more looks like shifts
 _SHIFT_SIGMAS = 3.3  # required there: healthy noise of correlation 0.7 and 0.8 reached 3.04 in 25,600 steps
 _MEMORY_SAMPLES = 24  # differences over the long lag: with 16, a correlation of 0.9 can look like 0.6
-_RETURN_STEPS = 64  # for which a run that has become faster may go back: evaluations step by step take tens of steps
-_OTHER = math.log(1.35)  # by which steps of another kind differ: an evaluation has no backward pass
-_OTHER_STEPS = 8  # so many in a row are the run's own; they do not end an alarm of the others
+_OTHER_LOG = math.log(1.35)  # by which steps of another pace differ
 _SUM_MAX_FACTOR = 3.0  # times the alarm's: an unbounded sum would not return to zero
 
 
@@ -92,7 +91,7 @@ class FluctuationTest(Learner):
         self._level = math.nan
         self._slower_level = math.nan  # level before the run last became faster
         self._faster_steps = 0  # since it has done so
-        self._other: deque[float] = deque(maxlen=_RETURN_STEPS)  # deviations in a row of steps that are much shorter
+        self._other: deque[float] = deque(maxlen=RETURN_STEPS)  # deviations in a row of steps that are much shorter
         self._imbalance_seconds = 0.0
         self._evaluated_steps = 0
         self._settled = 0  # steps from which the level was learnt
@@ -143,14 +142,14 @@ class FluctuationTest(Learner):
             self._young_steps -= 1
             if not self.fluctuating:
                 return
-        other = max(_OTHER, policy.clip_sigmas * self._noise.sigma)
+        other = max(_OTHER_LOG, policy.clip_sigmas * self._noise.sigma)
         if deviation < -other:
             self._other.append(deviation)
-            if len(self._other) < (_RETURN_STEPS if self.fluctuating else _OTHER_STEPS):
-                return
+            if len(self._other) < (RETURN_STEPS if self.fluctuating else SETTLED_STEPS):
+                return  # they do not end an alarm of the others
             self._become_faster(median(self._other))
             deviation = value - self._level - allowed
-        elif deviation > other > value - self._slower_level - allowed:  # the kind of before
+        elif deviation > other > value - self._slower_level - allowed:  # the former pace
             self._go_back()
             deviation = value - self._level - allowed
         self._other.clear()
@@ -291,7 +290,7 @@ class FluctuationTest(Learner):
         """Update the level by healthy steps: by an improvement once it lasts, by anything else as noise."""
         policy, sigma = self.policy, self._noise.sigma
         self._faster_steps += 1
-        if self._faster_steps > _RETURN_STEPS:
+        if self._faster_steps > RETURN_STEPS:
             self._slower_level = math.nan
         is_known = self._settled * policy.baseline_rate >= 1
         if is_known and self._sum.sum > policy.alarm_sum / 2 and self._sum.run <= WINDOWS[-1]:

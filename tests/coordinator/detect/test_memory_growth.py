@@ -104,7 +104,7 @@ def test_a_forecast_needs_a_limit():
     assert reported[1].numbers["remaining_steps"] == 0.0
 
 
-def test_what_nobody_has_reported_of_late_is_not_evaluated_again():
+def test_what_was_not_reported_of_late_is_not_evaluated_again():
     """A look is due after reports that show growth, and once after it has ended."""
     test = MemoryGrowthTest()
     ranks = ReportedRanks({0: flat, 1: flat, 2: leak, 3: flat})

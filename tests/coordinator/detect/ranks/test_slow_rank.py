@@ -363,7 +363,7 @@ def test_a_missing_member_says_nothing_of_its_replica():
     assert first_alarms(own, replicas=[rank // 2 for rank in range(16)]) == {}
 
 
-def test_who_is_left_alone_is_evaluated_and_names_nobody_else():
+def test_who_is_left_alone_is_evaluated_and_names_no_other():
     """A slow rank's partner falls silent for good: the slow one is named, and the silent one is not named with it."""
     recording = generate(Scenario(degrees="tp=2,dp=4", steps=140).with_fault("compute", 2, seconds=0.04, begin=70))
     own = recording.self_seconds.copy()
