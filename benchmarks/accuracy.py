@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.baselines import BASELINES
-from benchmarks.scenarios.acceptance import DEMANDS, false_alarms, missed
+from benchmarks.scenarios.acceptance import DEMANDS, false_alarms, missed, undemanded
 from benchmarks.scenarios.bound import least_delays
 from benchmarks.scenarios.catalogue import DEGRADED, FAULTS, HEALTHY, SCENARIOS, names
 from benchmarks.scenarios.model import generate
@@ -136,6 +136,8 @@ def _conclude(table: Table, parsed: argparse.Namespace, runs: dict[int, int]) ->
         before = parsed.write.read_text(encoding="utf-8") if parsed.write.exists() else ""
         page = report(table, runs=runs, first_seed=parsed.first_seed, missed=lines, marathon=marathon_of(before))
         parsed.write.write_text(page, encoding="utf-8")
+    for each in undemanded(table):
+        print(f"not demanded: {each}")
     for each in lines if parsed.check else ():
         print(f"MISSED {each}")
     return int(parsed.check and bool(lines))

@@ -5,6 +5,7 @@ A CUSUM of log likelihood ratios has the least expected delay, in the worst case
 (Moustakides 1986). This one knows the noise, the size of the fault and the mean of its peers, looks at each part of
 each rank or at the run, and spends the whole budget on that. Stalls, and noise that must be learnt, make any test
 slower still. For single slow steps it is the number of them that chance brings so seldom (Neyman and Pearson 1933).
+So it is for a hang in a step log: the number of ranks that lack their last records before a restart.
 
 Shapes: W rows, R runs, S steps since the fault began, C counts.
 """
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.scenarios.job import PHASES, SIGMAS, Noise
+from benchmarks.scenarios.job import HANG, PHASES, SIGMAS, Noise
 from benchmarks.scenarios.model import generate
 from coordinator.detect.error_budget import cusum_limit
 from lockstep.contracts.domains import parse_degrees
@@ -78,6 +79,27 @@ def least_delays(scenario: "Scenario", false_page_steps: float) -> "NDArray[np.i
     residual_S = np.full(_STEPS, size * sqrt((1 - alike) / (1 + alike)))  # after the first step, which has none before
     residual_S[1] = size / sqrt(1 - alike**2)
     return _of_shift(residual_S, false_page_steps, rng)
+
+
+def hang_recall(scenario: "Scenario", false_page_steps: float) -> float | None:
+    """Return the share of hangs of one rank that the most powerful test of a step log finds; None of other faults.
+
+    A rank that hangs lacks its last records before the restart, as a rank does that has lost them: nothing else in the
+    log differs. The number of such ranks is a Poisson variable in a healthy job and one more in a hang, so the most
+    powerful test pages from a number on, which chance may bring once in `false_page_steps` (Neyman and Pearson 1933).
+    It knows the rate of lost records and spends the whole budget; that it must also name the right rank is left out.
+    """
+    fault = scenario.faults[0]
+    if fault.cause != HANG or fault.end is None or len(fault.ranks) != 1:
+        return None
+    mean = np.array([scenario.ranks * scenario.interruptions.missing ** (fault.end - fault.begin)])
+    left, recall = scenario.steps / (false_page_steps * len(scenario.restarts)), 0.0
+    for count in range(int(mean[0] + 10 * sqrt(mean[0])) + _COUNTS_MAX, 0, -1):
+        by_chance, in_hang = float(_poisson(count, mean)[0]), float(_poisson(count - 1, mean)[0])
+        if by_chance > left:
+            return recall + in_hang * left / by_chance
+        left, recall = left - by_chance, recall + in_hang
+    return recall
 
 
 def _of_shift(shift_S: "NDArray[np.float64]", steps: float, rng: np.random.Generator) -> "NDArray[np.int64]":

@@ -152,6 +152,7 @@ FAULTS: dict[str, Make] = {
     ),
     **_named(hang, name="hang"),
     **_named(hang, name="hang, two records", records=2),
+    **_named(hang, name="hang, three records", records=3),
 }
 
 HEALTHY: dict[str, Make] = {
@@ -230,6 +231,7 @@ HEALTHY: dict[str, Make] = {
     **_named(healthy, name="gc of all at once", interruptions=replace(RESTARTED, collection_every=11)),
     **_named(healthy, name="two restarts", interruptions=_TWICE),
     **_named(healthy, name="missing bursts", interruptions=_LOSING),
+    **_named(healthy, name="unsent records", interruptions=replace(RESTARTED, unsent_steps=8)),
     **_named(healthy, name="frozen counter", interruptions=_FROZEN),
     **_named(healthy, name="mad clock", interruptions=_MAD),
     **_named(healthy, name="shrinking", interruptions=replace(RESTARTED, leaving_ranks=4)),

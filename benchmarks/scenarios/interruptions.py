@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.scenarios.job import HANG, LIE_ROW
+from benchmarks.scenarios.recording import RANKS_PER_NODE
 from lockstep.contracts.records import Flag
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def present(scenario: "Scenario", rng: np.random.Generator) -> "NDArray[np.bool_
         row = int(rng.integers(_BURST_ROWS, shape[0] - _BURST_ROWS))
         lost = rng.choice(shape[1], max(1, int(_BURST_SHARE * shape[1])), replace=False)
         here[row : row + _BURST_ROWS, lost] = False
+    _lose_unsent(scenario, here, rng)
     first = min(scenario.restarts, default=shape[0])
     if plan.leaving_ranks:
         here[first:, shape[1] - plan.leaving_ranks :] = False
@@ -96,6 +98,14 @@ def present(scenario: "Scenario", rng: np.random.Generator) -> "NDArray[np.bool_
         if fault.cause == HANG:
             here[fault.begin : fault.end, list(fault.ranks)] = False
     return here
+
+
+def _lose_unsent(scenario: "Scenario", here_WR: "NDArray[np.bool_]", rng: np.random.Generator) -> None:  # noqa: N803
+    """Remove what nodes have not sent when an attempt ends."""
+    most = scenario.interruptions.unsent_steps
+    for row in scenario.restarts if most else ():
+        for node in range(0, scenario.ranks, RANKS_PER_NODE):
+            here_WR[row - int(rng.integers(most + 1)) : row, node : node + RANKS_PER_NODE] = False
 
 
 def held_back(scenario: "Scenario") -> "NDArray[np.float64]":

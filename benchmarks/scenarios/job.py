@@ -110,6 +110,7 @@ class Interruptions:
     profiled_every: int = 0  # a capture of two ranks, flagged
     missing: float = 0.001
     missing_bursts: int = 0  # so often a sixteenth of the ranks lose their records of 8 rows in a row
+    unsent_steps: int = 0  # at a restart each node loses its records of up to so many last steps
     late: float = 0.005
     skew_seconds: float = 0.01  # largest difference of a node's clock
     stall: "Stall | None" = None

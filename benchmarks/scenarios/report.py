@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from benchmarks.baselines import BASELINES
-from benchmarks.scenarios.acceptance import false_alarms
+from benchmarks.scenarios.acceptance import false_alarms, undemanded
 from benchmarks.scenarios.catalogue import DEGRADED, FAULTS, HEALTHY
 from benchmarks.scenarios.sources import digest_of_sources
 from benchmarks.scenarios.table import OURS, Table, markdown, rate_bound
@@ -74,6 +74,7 @@ def report(table: Table, *, runs: Mapping[int, int], first_seed: int, missed: Se
         "## Acceptance",
         "",
         *([f"- missed: {each}" for each in missed] or ["Every row of `benchmarks/scenarios/acceptance.py` is met."]),
+        *(f"- not demanded: {each}" for each in undemanded(table)),
     ]
     for ranks in table.sizes():
         lines += ["", f"## {ranks:,} ranks", "", *_section(table, ranks)]

@@ -170,6 +170,8 @@ class StallDetector:
             # One more may be missing by chance: few steps without a lost record prove nothing.
             chance = (self._lacking + 1) / max(self._steps, 1)
             if self.losses is not None:
+                if self.losses.excludes(hang, now_s):
+                    return False
                 chance = min(chance, self.losses.chance_of(hang, rank_count))
             # While records still arrive the verdict changes: ranks that are merely behind are not late.
             stood_s = max(self.policy.hang_steps * self._usual_s, self.policy.hang_seconds)

@@ -110,6 +110,8 @@ class Attempts:
             return present
         if is_later and not (is_next and (fits or present.is_just_before(step))):
             return self._stray_window_of(rank, step)
+        if is_next and agrees and present.is_just_before(step):  # too late to be evaluated, but the rank has ended it
+            present.last_step[rank] = step
         self.rejected["duplicate" if is_held and not is_later else "late"] += 1
         return None
 

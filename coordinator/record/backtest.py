@@ -153,7 +153,8 @@ def backtest(
     arrival_ns = log.arrival_ns
     runs.take(_announcement(log.run, topology, int(arrival_ns[0]), ranks_per_node), arrival_ns[0] / _NS)
     usual_s = float(np.median(log.columns["duration_ns"])) / _NS
-    losses = losses_of(log, max(policy.run.hang_seconds, policy.run.hang_steps * usual_s))
+    late_s = max(policy.run.hang_seconds, policy.run.hang_steps * usual_s)
+    losses = losses_of(log, late_s, ranks_per_node)
     if losses is not None:
         runs.feed(log.run, ev.LossesEvent(unix_s=arrival_ns[0] / _NS, cause_id="log", losses=losses))
     waiting: dict[str, int] = {}

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import accuracy, baselines
 from benchmarks.accuracy import main, measure
-from benchmarks.scenarios.acceptance import DEMANDS, PAGES_MAX, missed
+from benchmarks.scenarios.acceptance import DEMANDS, PAGES_MAX, missed, undemanded
 from benchmarks.scenarios.catalogue import FAULTS, HEALTHY
 from benchmarks.scenarios.job import Fault, Interruptions, Scenario
 from benchmarks.scenarios.model import generate
@@ -173,7 +173,8 @@ def test_every_row_has_a_demand():
         (table_of("quiet", alarms_in_health=2), []),
         (table_of("quiet", alarms_in_health=3), ["quiet: 3 pages in 1,000,000", "false alarms: 3 in 1,000,000"]),
         (table_of("experts, no tokens", alarms_in_health=3), ["experts, no tokens: 3 pages in 1,000,000"]),
-        (table_of("hang", **found(0, wanted=2)), ["hang: recall 0.000, at least 0.95"]),
+        (table_of("hang, two records", **found(0, wanted=2)), ["hang, two records: recall 0.000, at least 0.95"]),
+        (table_of("hang", **found(0, wanted=2)), []),
     ],
 )
 def test_what_misses_the_acceptance_is_printed(table, expected_parts):
@@ -181,6 +182,14 @@ def test_what_misses_the_acceptance_is_printed(table, expected_parts):
     lines = list(missed(table))
     assert len(lines) == len(expected_parts)
     assert all(part in each for part, each in zip(expected_parts, lines, strict=True))
+
+
+def test_what_no_test_can_find_is_not_demanded_and_printed():
+    """A hang by one record that lacks, where chance loses one as often; two that lack together are demanded."""
+    (line,) = undemanded(table_of("hang", **found(0, wanted=2)))
+    assert line == "128 ranks, hang: recall of any test at most 0.009"
+    assert list(undemanded(table_of("hang, two records", **found(0, wanted=2)))) == []
+    assert list(undemanded(table_of("slow 5 %", **found(100)))) == []
 
 
 def test_a_check_that_misses_fails_and_the_page_shows_it(tmp_path, monkeypatch, capsys):

@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from benchmarks.scenarios.bound import job_shift, least_delays, shift_sigmas
+from benchmarks.scenarios.bound import hang_recall, job_shift, least_delays, shift_sigmas
 from benchmarks.scenarios.catalogue import FAULTS, HEALTHY
 from benchmarks.scenarios.model import generate
 from coordinator.detect.error_budget import average_run_length, cusum_limit
@@ -71,7 +71,30 @@ def test_a_slower_job_hides_in_noise_that_is_large_or_remembers():
     assert np.mean(least_delays(white, BUDGET)) == pytest.approx(expected, rel=0.06)
 
 
+@pytest.mark.parametrize(
+    ("name", "ranks", "share"),
+    [
+        ("hang", 8, 0.054),
+        ("hang, two records", 128, 1.0),
+        ("hang, two records", 1024, 4e-4 / (1024 * 1e-6)),
+        ("hang, three records", 10_240, 1.0),
+    ],
+)
+def test_a_hang_is_found_as_often_as_its_lacking_records_may_be_chance(name, ranks, share):
+    """One restart in 200 steps, one false page in 500,000: what fewer than 4 in 10,000 healthy logs show is evidence."""
+    assert hang_recall(FAULTS[name](ranks, 1), BUDGET) == pytest.approx(share, rel=0.01)
+
+
+def test_where_ranks_lose_their_last_record_in_every_restart_a_hang_is_one_more():
+    """Of 10,240 ranks ten do: a test pages where so many do that chance brings it in 4 of 10,000 logs."""
+    recall = hang_recall(FAULTS["hang"](10_240, 1), BUDGET)
+    lost = np.random.default_rng(1).poisson(10.24, 1_000_000)
+    limit = np.quantile(lost, 1 - 4e-4)
+    assert np.mean(lost + 1 > limit) < recall < np.mean(lost + 1 >= limit)
+
+
 def test_other_scenarios_have_none():
     """Healthy ones, faults of the sum, and a step that is held once."""
+    assert hang_recall(FAULTS["slow 5 %"](8, 1), BUDGET) is None
     held = FAULTS["step held for 3 min, shared hosts 8%"]
     assert all(least_delays(make(8, 1), BUDGET) is None for make in (HEALTHY["quiet"], FAULTS["slow 5 %"], held))

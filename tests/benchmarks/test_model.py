@@ -172,6 +172,12 @@ def test_ranks_leave_join_and_lose_their_records():
     lost = ~generate(scenario("dp=32", steps=60, interruptions=replace(UNDISTURBED, missing_bursts=1))).present
     assert lost.sum() == 2 * 8
     assert (lost.sum(axis=0) == 8).sum() == 2
+    unsent = ~generate(scenario("dp=32", interruptions=replace(plan, restart_at=18, unsent_steps=4))).present
+    assert not unsent[18:].any()
+    by_node = unsent[:18].reshape(18, 4, 8)
+    assert (by_node == by_node[:, :, :1]).all()
+    assert (np.diff(unsent[:18].astype(int), axis=0) >= 0).all()
+    assert 1 < len(set(unsent.sum(axis=0).tolist())) <= 5
 
 
 def test_a_second_restart_rolls_back_again():

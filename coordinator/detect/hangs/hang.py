@@ -12,8 +12,8 @@ Pure: progress in, verdict out. The state machine decides whether a run hangs at
 5. No rank is in a collective: all ranks are stuck in work of their own.
 
 Without progress (a step log, agents without collectives) the last steps show which ranks are behind. A lost record
-looks the same, so the confidence depends on how many records are lost. If all ranks have ended the same step, a hang, a
-killed job and a long pause look alike, and nothing is reported.
+looks the same, so the confidence depends on how records get lost (`decide/losses.py`). If all ranks have ended the same
+step, a hang, a killed job and a long pause look alike, and nothing is reported.
 
 Shapes: W ranks of the world, indexed by rank; E as in `waiting_ranks.py`.
 """
@@ -44,8 +44,8 @@ class Hang:
 
     `domain` is the (kind, name) in which ranks wait. `is_pause`: the ranks themselves flag that they save or evaluate.
     `is_measured`: the verdict rests on issued operations; otherwise on missing records, of which `numbers` holds the
-    count `lacking_records`, the first of them of `onset_step`. `is_of_hosts`: the ranks are all ranks of their hosts,
-    so that one lost batch would explain the same.
+    count `lacking_records`, the first of them of `onset_step`. `behind_host_steps` is the least number of steps by
+    which such a rank is behind another rank of its host: one lost batch also explains what all ranks of a host lack.
     """
 
     cause: str
@@ -56,7 +56,7 @@ class Hang:
     numbers: dict[str, float] = field(default_factory=dict)
     is_pause: bool = False
     is_measured: bool = True
-    is_of_hosts: bool = False
+    behind_host_steps: int = 0
     onset_step: int | None = None
 
 
@@ -233,7 +233,6 @@ def _by_steps(topology: "Topology", last_step_W: "NDArray[np.int64]") -> Hang | 
             "lacking_records": float(len(late) * (highest - last)),
         },
         is_measured=False,
-        is_of_hosts=True,
         onset_step=last + 1,
     )
 

@@ -3,7 +3,6 @@
 Pure. The verdict is requested at every tick of a stall and recomputed only if something new was reported.
 """
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -117,13 +116,15 @@ class ProgressBook:
             last_step_of_world[timeline.ranks[inside]] = last_steps
             hang = who_is_late(self.gathered(topology.world_size), topology, last_step_of_world)
             if hang is not None and not hang.is_measured:
-                hang = replace(hang, is_of_hosts=self._are_hosts(hang, last_step_of_world))
+                hang = replace(hang, behind_host_steps=self._behind_host(hang, last_step_of_world))
             self._verdict = known, hang
         return self._verdict[1]
 
-    def _are_hosts(self, hang: "Hang", last_step_of_world: "NDArray[np.int64]") -> bool:
-        """Whether the late ranks are all ranks of their hosts that made steps lately; unknown hosts count as such."""
-        lately = np.flatnonzero(last_step_of_world >= (hang.onset_step or 0) - 1)
-        size_of = Counter(self._host_of.get(rank, "") for rank in lately.tolist())
-        hosts = Counter(self._host_of.get(rank, "") for rank in hang.ranks)
-        return all(not host or size_of[host] == count for host, count in hosts.items())
+    def _behind_host(self, hang: "Hang", last_step_of_world: "NDArray[np.int64]") -> int:
+        """Return the least number of steps by which a late rank is behind its host; 0 for a rank of an unknown host."""
+        furthest: dict[str, int] = {}
+        for rank, last in enumerate(last_step_of_world.tolist()):
+            host = self._host_of.get(rank, "")
+            furthest[host] = max(last, furthest.get(host, last))
+        hosts = {rank: self._host_of.get(rank, "") for rank in hang.ranks}
+        return min(furthest[host] - int(last_step_of_world[rank]) if host else 0 for rank, host in hosts.items())

@@ -203,13 +203,23 @@ def test_records_that_still_come_in_are_no_hang():
 
 def test_what_a_log_says_of_its_losses_is_believed():
     """After 100 steps two lacking records are no chance in a log without any loss; onset is the first of them."""
-    hang = replace(LATE, is_measured=False, numbers={"late_ranks": 1.0, "lacking_records": 2.0}, onset_step=158)
+    hang = replace(LATE, is_measured=False, behind_host_steps=2, onset_step=158)
     for lost, is_told in ((0, True), (50, False)):
         story = stepping(steps=100)
-        story.feed(ev.LossesEvent, losses=Losses(lost=lost, records=400, longest_steps=1, most_ranks=1))
+        story.feed(ev.LossesEvent, losses=Losses(lost=lost, records=400, most_ranks=1))
         story.hang = hang
         assert [type(i).__name__ for i in story.wait(11)] == ["OpenIncident"] * is_told
         assert not is_told or (story.incident.onset_step, story.incident.detected_step) == (158, 160)
+
+
+def test_a_rank_that_a_log_shows_beyond_the_step_does_not_hang_there():
+    """However seldom records get lost: its record of that step, or of a later one, comes after the silence."""
+    (rank,) = LATE.ranks
+    for begin_s, is_past in ((0.0, True), (1e12, False)):
+        story = stepping(steps=3000)
+        story.feed(ev.LossesEvent, losses=Losses(lost=0, records=12_000, past_s={rank: ((begin_s, 2e12),)}))
+        story.hang = replace(LATE, is_measured=False)
+        assert bool(story.wait(20)) is not is_past
 
 
 def test_a_run_that_warms_up_has_a_minute():

@@ -155,6 +155,18 @@ def test_duplicates_and_late_records_are_counted_and_dropped():
     assert made.generation == 0
 
 
+def test_a_record_that_is_too_late_shows_how_far_its_rank_is():
+    """The step was evaluated without it after the grace time, and yet the rank has ended it."""
+    made = timeline()
+    made.ingest(RECORDING.batch(0, 1), 0.0)
+    made.ingest(RECORDING.batch(1, 2, ranks=[0, 1, 2]), 0.0)
+    assert steps(made.ready(61.0)) == [0, 1]
+    assert made.last_steps.tolist() == [1, 1, 1, 0]
+    made.ingest(RECORDING.batch(1, 2, ranks=[3]), 62.0)
+    assert made.rejected["late"] == 1
+    assert made.last_steps.tolist() == [1, 1, 1, 1]
+
+
 def test_a_record_overtaken_by_a_younger_one_is_still_used():
     """Order inside a step that is not evaluated yet does not matter."""
     made = timeline()

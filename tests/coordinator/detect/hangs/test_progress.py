@@ -205,20 +205,20 @@ def test_progress_of_many_nodes_is_put_together_quickly():
 
 
 @pytest.mark.parametrize(
-    ("last_steps", "ranks", "is_of_hosts"),
+    ("last_steps", "ranks", "steps"),
     [
-        ((40, 40, 38, 40), (2,), False),
-        ((40, 40, 40, 38), (3,), False),
-        ((38, 40, 40, 40), (0,), True),
-        ((5, 38, 40, 40), (1,), True),
-        ((40, 40, 39, 37), (3,), False),
+        ((40, 40, 38, 40), (2,), 2),
+        ((40, 40, 40, 38), (3,), 2),
+        ((38, 40, 40, 40), (0,), 0),
+        ((5, 38, 40, 40), (1,), 0),
+        ((40, 40, 39, 37), (3,), 2),
     ],
-    ids=["of two", "the other", "alone", "next to one that counts no steps", "next to one that waits for it"],
+    ids=["of two", "the other", "alone", "next to one that counts no steps", "next to one that lacks most of it too"],
 )
-def test_a_verdict_by_steps_says_whether_a_host_is_late_as_a_whole(last_steps, ranks, is_of_hosts):
-    """Its ranks' records come in one batch, those of a rank that does not move since long are none."""
+def test_a_verdict_by_steps_counts_the_steps_that_another_rank_of_the_host_has_ended(last_steps, ranks, steps):
+    """Records of one host come in one batch; a rank that has not moved for long is no other rank of it."""
     hosts = ((0,), (1,), (2, 3)) if last_steps[0] > 5 else ((0, 1), (2, 3))
     book = Book(*(announce(*own, node=f"n{host}") for host, own in enumerate(hosts)))
     timeline = SimpleNamespace(ranks=np.arange(4), last_steps=np.array(last_steps))
     hang = book.progress.locate(from_degrees({"dp": 4}, 4), timeline)
-    assert (hang.ranks, hang.is_of_hosts, hang.onset_step) == (ranks, is_of_hosts, last_steps[ranks[0]] + 1)
+    assert (hang.ranks, hang.behind_host_steps, hang.onset_step) == (ranks, steps, last_steps[ranks[0]] + 1)
