@@ -45,14 +45,16 @@ class Losses:
     def chance_of(self, hang: "Hang", rank_count: int) -> float:
         """Return the probability that such losses produce the evidence of `hang`; 1 if that is no evidence.
 
+        It is at most the number of subsets of so many ranks, times the probability that one loses all these records.
         Records that all ranks of a host lack are none, because one batch holds them.
         """
         steps = hang.behind_host_steps // self.stride_steps
         if not steps or not self._are_independent(rank_count) or not self.gone.isdisjoint(hang.ranks):
             return 1.0
         ranks, of_record = len(hang.ranks), (self.lost + 1) / (self.records + 1)
-        # In logarithms: a thousand ranks to the power of hundreds overflows.
-        return math.exp(min(ranks * math.log(rank_count) + ranks * steps * math.log(of_record), 0.0))
+        # In logarithms: ten thousand ranks have more subsets than a float can count.
+        subsets = math.lgamma(rank_count + 1) - math.lgamma(ranks + 1) - math.lgamma(rank_count - ranks + 1)
+        return math.exp(min(subsets + ranks * steps * math.log(of_record), 0.0))
 
     def _are_independent(self, rank_count: int) -> bool:
         """Whether chance explains how many records were lost in a row, and how many in the worst step."""
