@@ -197,11 +197,11 @@ class DetectionLimits:
         learnt_P = np.maximum(self.single.sigma_P, _SIGMA_MIN)
         difference_KM = difference_N[now.chosen_KM]
         is_learnt = not has_nan(learnt_P)
-        difference_KM[-1] *= 1 / learnt_P[self._group_M] if is_learnt else 0.0
-        series_group_sigma = now.sigma_K[-1]
+        if is_learnt:
+            difference_KM[-1] /= learnt_P[self._group_M]
+        else:
+            difference_KM[-1] = np.inf
         now.learn(difference_KM)
-        if not is_learnt:
-            now.sigma_K[-1] = series_group_sigma
         self.present_P = np.fmax(now.sigma_K[:-1], learnt_P * now.sigma_K[-1])
 
     @property
@@ -408,6 +408,7 @@ class DetectionLimits:
         now = {
             "now.noise_groups": self._now.sigma_K[:-1],
             "now.series_group": self._now.sigma_K[-1:],
+            "now.last": self._now.last_TSM,
             "now": self.present_P,
         }
         sums = {"tail": self.tail, "stalls": self._stalls}

@@ -39,18 +39,19 @@ _NONE = np.zeros(0, dtype=np.intp)
 _QUANTILE = 0.4  # of differences: half of a small noise group may change at once without affecting it
 _QUANTILE_ERROR = 0.5  # standard error of its position x sqrt(number of differences), on the low side
 _QUANTILE_TO_SIGMA = 1.348  # Gaussian: the quantile is 0.742 sigma
-_RATE_MAX = 0.7  # weight of one step in large noise groups: about two steps, so that one by chance has little effect
+_RATE = 0.7  # most weight of one step: about two steps count, so that one by chance has little effect
 _COMMON_MIN = 3  # series for a common movement; of two, the one that is the reference does not move
 _SAMPLED = 256  # series sampled per noise group, which give its scatter to 5 %
-_SAMPLES_MIN = 12  # differences needed for the scatter; small noise groups use several steps
+_SHORT = 6  # movements in a row; of fewer a quantile is one or two of them
+_SAMPLES_MIN = 12  # movements needed for the scatter; short rows use those of several steps
 
 
 class PresentScatter:
     """Present scatter of series, in rows of series that scatter alike: `sigma_K`, NaN until one has been seen.
 
-    It is the median absolute movement of the series that move in this step (of a few steps for short rows), less the
-    common movement. So it holds while fewer than half of the series become slow or healthy at once, or all do together,
-    and it follows noise that changes for all of them, which an average over many steps does not show.
+    It is the median absolute movement of the series that move in this step, for short rows in the last few steps, less
+    the common movement. So it holds while fewer than half of the series become slow or healthy at once, or all do
+    together, and it follows noise that changes for all of them, which an average over many steps does not show.
     """
 
     def __init__(self, series: "Sequence[Places]") -> None:
@@ -61,29 +62,68 @@ class PresentScatter:
         self.chosen_KM = np.array([np.pad(own, (0, width - len(own)), mode="edge") for own in chosen], dtype=np.int32)
         """The sampled series, one row after another; shorter rows repeat their last series."""
         self._is_padding_KM = np.arange(width) >= self._known_K[:, None]
-        self._rate_K = np.minimum(self._known_K / _SAMPLES_MIN, _RATE_MAX)
         self._caution_K = np.where(self._known_K < _SAMPLES_MIN, 0.0, _QUANTILE_ERROR * np.sqrt(self._known_K))
+        self._rate_K = np.minimum(self._known_K / _SAMPLES_MIN, _RATE)
+        self._short = np.flatnonzero(self._known_K < _SHORT)
+        self._rate_K[self._short] = 1
+        steps_S = -(-_SAMPLES_MIN // np.maximum(self._known_K[self._short], 1))
+        width = int(self._known_K[self._short].max(initial=0))
+        self._is_used_TS = np.arange(int(steps_S.max(initial=0)))[:, None] < steps_S
+        self.last_TSM = np.full((*self._is_used_TS.shape, width), np.inf, dtype=np.float32)
+        """Absolute movements of short rows in the last steps, the last one first; infinite where unknown."""
         self.sigma_K = np.full(len(chosen), np.nan)
         self.common_K = np.zeros(len(chosen))
         """Median movement in the last step, 0 for rows of fewer than three series."""
 
     def learn(self, difference_KM: "Floats") -> None:
-        """Add the movements of the sampled series in one step, 0 if unknown. Modifies `difference_KM`."""
+        """Add the movements of the sampled series in one step: 0 if unknown, infinite in rows to leave out.
+
+        Modifies `difference_KM`.
+        """
         difference_KM[self._is_padding_KM] = np.inf  # sorted behind all others
-        zero_count_K = np.count_nonzero(np.abs(difference_KM) <= _SIGMA_MIN, axis=1)
+        zero_count_K = _count_zero(difference_KM)
         difference_KM.sort(axis=1)
         common_K = difference_KM[self._rows_K, (_QUANTILE * (self._known_K - 1)).astype(np.intp)]
-        self.common_K = np.where(self._known_K >= _COMMON_MIN, common_K, np.float32(0))
+        common_K[(self._known_K < _COMMON_MIN) | np.isinf(common_K)] = 0
+        self.common_K = common_K
         difference_KM -= common_K[:, None]
         np.abs(difference_KM, out=difference_KM)
         difference_KM.sort(axis=1)
-        moving_K = self._known_K - zero_count_K
-        middle_K = _QUANTILE * (moving_K - 1) - self._caution_K
-        middle_K = zero_count_K + np.maximum(middle_K, 0).astype(np.intp)
-        middle_K = np.minimum(middle_K, self._known_K - 1)
-        now_K = difference_KM[self._rows_K, middle_K] * (_QUANTILE_TO_SIGMA * moving_K / self._known_K)
+        now_K = _moving_sigma(difference_KM, zero_count_K, self._caution_K)
+        short = self._short
+        if len(short):
+            last_TSM = self.last_TSM
+            last_TSM[1:] = last_TSM[:-1]
+            last_TSM[0] = difference_KM[short, : last_TSM.shape[2]]
+            used_STM = np.where(self._is_used_TS[:, :, None], last_TSM, np.float32(np.inf)).swapaxes(0, 1)
+            used_SM = used_STM.reshape(len(short), -1)
+            used_SM.sort(axis=1)
+            now_K[short] = _moving_sigma(used_SM, _count_zero(used_SM), 0.0)
+        change_K = now_K - np.where(np.isnan(self.sigma_K), now_K, self.sigma_K)
         np.copyto(self.sigma_K, now_K, where=np.isnan(self.sigma_K))
-        self.sigma_K += self._rate_K * (now_K - self.sigma_K)
+        self.sigma_K += self._rate_K * np.nan_to_num(change_K)
+
+
+def _count_zero(difference_KM: "Floats") -> "Places":
+    zero_count_K: Places = np.count_nonzero(np.abs(difference_KM) <= _SIGMA_MIN, axis=1)
+    return zero_count_K
+
+
+def _moving_sigma(sorted_KM: "Floats", zero_count_K: "Places", caution_K: "Figures | float") -> "Figures":
+    """Return the scatter of rows of absolute movements, in ascending order; unknown ones are infinite.
+
+    It is a quantile of those that are not among the `zero_count_K` of zero, `caution_K` places lower. NaN where none is
+    known.
+    """
+    known_K = np.count_nonzero(np.isfinite(sorted_KM), axis=1)
+    moving_K = known_K - zero_count_K
+    middle_K = zero_count_K + np.maximum(_QUANTILE * (moving_K - 1) - caution_K, 0).astype(np.intp)
+    middle_K = np.minimum(middle_K, np.maximum(known_K - 1, 0))
+    share_K = moving_K / np.maximum(known_K, 1)
+    # A single movement may be an onset.
+    sigma_K = np.where(moving_K > 1, sorted_KM[np.arange(len(sorted_KM)), middle_K], 0) * (_QUANTILE_TO_SIGMA * share_K)
+    sigma_K[known_K == 0] = np.nan
+    return sigma_K
 
 
 class PooledNoise(Learner):

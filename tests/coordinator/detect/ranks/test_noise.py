@@ -135,6 +135,31 @@ def test_present_scatter_is_that_of_the_last_steps(series, error):
     assert figures[152] > 0.009
 
 
+@pytest.mark.parametrize("series", [2, 3, 4])
+def test_present_scatter_of_few_series_takes_several_steps(series):
+    """The smallest of two movements is no scatter: of few series, those of the last steps are one sample."""
+    values = gaussian(series=series)
+    values[150:] *= 7
+    figures = present(values)
+    assert figures[20:149].mean() == pytest.approx(0.004, rel=0.35)
+    assert figures[160:].mean() == pytest.approx(0.028, rel=0.35)
+
+
+def test_present_scatter_of_two_of_which_one_is_the_reference():
+    """Of two stages the lower one is always 0. Each shows half of their difference, as what is learnt of them does."""
+    difference = gaussian(series=1)
+    values = np.hstack([np.maximum(difference, 0), np.maximum(-difference, 0)])
+    assert present(values)[20:].mean() == pytest.approx(learnt(values).sigma_P[0], rel=0.35)
+
+
+@pytest.mark.parametrize("series", [2, 3, 4])
+def test_present_scatter_of_few_series_holds_while_one_turns_slow(series):
+    """An onset is one of many movements in the last steps, and no noise."""
+    values = gaussian(series=series)
+    values[150:, 0] += 0.05
+    assert present(values)[147:165].max() < 0.012
+
+
 @pytest.mark.parametrize("slow", [1, 4, 8])
 def test_present_scatter_holds_while_series_turn_slow(slow):
     """One, half, or all of eight at once: the step in which they do is no noise."""

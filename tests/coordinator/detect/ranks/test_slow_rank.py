@@ -197,14 +197,14 @@ def test_verdicts_do_not_depend_on_rank_order_or_time_scale(seed, scale, order):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_generated_noise_of_shared_cores(seed):
-    """300 healthy steps of the noisy profile are silent; work three times as long is found on its third step."""
+    """300 healthy steps of the noisy profile are silent; work three times as long is found in three to six steps."""
     noisy = Scenario(
         degrees="dp=4", steps=300, seed=seed, noise=SHARED_CORES, compute=0.04, data=0.002, host=0.003, gc=0.001
     )
     assert first_alarms(generate(noisy).self_seconds) == {}
     found = first_alarms(generate(noisy.with_fault("compute", 1, seconds=0.12, begin=100)).self_seconds)
     assert found.keys() == {1}
-    assert found[1] <= 102
+    assert found[1] <= 105
 
 
 @pytest.mark.parametrize(("degrees", "ranks"), [("dp=8", 8), ("tp=8,dp=16", 128), ("tp=8,pp=4,dp=32", 1024)])
