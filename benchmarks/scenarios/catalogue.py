@@ -180,6 +180,12 @@ HEALTHY: dict[str, Make] = {
     **_named(healthy, name="one checkpoint writer", interruptions=replace(RESTARTED, writer_every=20)),
     **_named(
         healthy,
+        name="checkpoint writer, stalls",
+        noise=Noise(stall_rate=1e-3),
+        interruptions=replace(RESTARTED, writer_every=20),
+    ),
+    **_named(
+        healthy,
         name="pauses of minutes",
         interruptions=replace(_PAUSING, checkpoint_seconds=90, evaluation_seconds=200),
     ),

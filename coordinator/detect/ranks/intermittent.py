@@ -11,11 +11,13 @@ The others are the ranks with at most half as many such steps: as with reference
 fault. The uncertainty of few ranks is covered by a gamma prior of the rate, in which a healthy host has one such step
 in 2,000, and one standard error is added to what they have.
 
-A rank that is slow at exactly regular intervals writes checkpoints or logs, which is no fault.
+A rank that is slow at regular intervals writes checkpoints or logs, which is no fault. Slow steps on such a schedule
+are no evidence, and are taken out of the sum once it is clear; what else the rank does counts as that of any other.
 
 Shapes: C ranks with a count.
 """
 
+import itertools
 import math
 from collections import deque
 from dataclasses import dataclass, field
@@ -43,17 +45,22 @@ _LOOKS = 0.02  # share of steps at which a sum may pass its limit: the slow ones
 _REST_STEPS = 2  # steps between two slow ones that count separately: a descheduled rank is slow for several
 _PEERS_MIN_SHARE = 0.3  # of the ranks, needed for a comparison
 _QUIET_STEPS = 128  # without a slow step end an alarm: if 1 in 20 is slow, 1 gap in 700 is as long by chance
-_GAPS = 8
-_GAPS_MIN = 3  # equal gaps that make a period; no rank is named with fewer gaps
+_KEPT = 12  # slow steps of a rank in which a schedule is looked for
+_EVENTS_MIN = 4  # slow steps before a rank is named
+_SCHEDULED_MIN = 5  # slow steps that make a schedule; fewer do if there are no others
 _PERIOD_MIN = 10  # steps: checkpoints are not written more often
 _PERIOD_JITTER = 0.05
+_SCHEDULE_STEPS = 512  # without a slow step end what is known of a schedule
 _FORGOTTEN = 0.05  # steps; a count that has faded below this is dropped
-_COLUMNS = 8 + _GAPS  # of a rank's figures in the state
+_COLUMNS = 8 + 2 * _KEPT  # of a rank's figures in the state
 
 
 @dataclass(slots=True)
 class _Cusum:
-    """Sum of one rank, and the slow steps since it left zero; `first` and `last` count evaluated steps."""
+    """Sum of one rank, and the slow steps since it left zero; `first` and `last` count evaluated steps.
+
+    `slow` holds the last slow steps, and what each of them still contributes to the sum.
+    """
 
     onset_step: int
     first: int
@@ -61,16 +68,35 @@ class _Cusum:
     events: int = 0
     sum: float = 0.0
     ratio: float = 0.0  # mean deviation
-    gaps: "deque[int]" = field(default_factory=lambda: deque(maxlen=_GAPS))
+    slow: "deque[tuple[int, float]]" = field(default_factory=lambda: deque(maxlen=_KEPT))
 
-    @property
-    def is_periodic(self) -> bool:
-        """Whether slow steps come at a fixed interval, or a multiple of it if one was missed."""
-        period = min(self.gaps)
-        if period < _PERIOD_MIN:
-            return False
+    def add(self, step: int, ratio: float, weight: float) -> None:
+        """Add a slow step, an evaluated one, with its deviation and its log likelihood ratio."""
+        self.last = step
+        self.events += 1
+        self.ratio += (ratio - self.ratio) / self.events
+        self.slow.append((step, weight))
+        scheduled = _on_schedule([step for step, _ in self.slow])
+        self.sum += weight - sum(weight for step, weight in self.slow if step in scheduled)
+        self.slow = deque(((step, 0.0 if step in scheduled else own) for step, own in self.slow), maxlen=_KEPT)
+
+
+def _on_schedule(steps: "Sequence[int]") -> set[int]:
+    """Return those of some slow steps, in ascending order, that are on one schedule with the last; empty if none is."""
+    known, best = set(steps), set[int]()
+    last = steps[-1]
+    for period in {last - step for step in steps[:-1] if last - step >= _PERIOD_MIN}:
         slack = max(1, round(_PERIOD_JITTER * period))
-        return all(abs(gap - round(gap / period) * period) <= slack for gap in self.gaps)
+        found, at, missed = {last}, last, 0
+        while missed <= max(1, len(found) // 3) and at > steps[0]:
+            near = min(known, key=lambda step: abs(step - (at - period)))
+            is_on = abs(near - (at - period)) <= slack
+            at, missed = (near, missed) if is_on else (at - period, missed + 1)
+            if is_on:
+                found.add(near)
+        best = max(best, found, key=len)
+    least = _EVENTS_MIN if len(best) == len(steps) else _SCHEDULED_MIN
+    return best if len(best) >= least else set()
 
 
 class _FadingCounts:
@@ -134,16 +160,14 @@ class IntermittentTest:
         fault = max(_FAULT_RATE, _FAULT_FACTOR * usual)
         if own is not None:
             own.sum -= gap * (fault - usual)
-            own.gaps.append(gap)
         if own is None or (own.sum <= 0 and column not in self.alarms):
+            known = () if own is None else own.slow
             own = self._cusums[column] = _Cusum(step, self._evaluated_steps)
-        own.sum += math.log(fault / usual)
-        own.last = self._evaluated_steps
-        own.events += 1
-        own.ratio += (ratio - own.ratio) / own.events
+            own.slow.extend((step, 0.0) for step, _ in known)
+        own.add(self._evaluated_steps, ratio, math.log(fault / usual))
         looks = _LOOKS * steps_between("intermittent", self.policy.false_page_steps)
         is_alarm = own.sum > math.log(self._ranks * looks)
-        if is_alarm and len(own.gaps) >= _GAPS_MIN and not own.is_periodic:
+        if is_alarm and own.events >= _EVENTS_MIN:
             self.alarms[column] = self._evaluated_steps
 
     def _usual_rate(self, count: float) -> float | None:
@@ -172,7 +196,9 @@ class IntermittentTest:
             self._cusums = {
                 column: own
                 for column, own in self._cusums.items()
-                if column in self.alarms or own.sum > least * (self._evaluated_steps - own.last)
+                if column in self.alarms
+                or own.sum > least * (self._evaluated_steps - own.last)
+                or (len(own.slow) >= _EVENTS_MIN and self._evaluated_steps - own.last < _SCHEDULE_STEPS)
             }
             self._counts.forget()
 
@@ -186,7 +212,7 @@ class IntermittentTest:
         rows = [
             (
                 *(column, own.onset_step, own.first, own.last, own.events, own.sum, own.ratio),
-                *(self.alarms.get(column, -1), *own.gaps, *[0] * (_GAPS - len(own.gaps))),
+                *(self.alarms.get(column, -1), *itertools.chain(*own.slow), *[0] * 2 * (_KEPT - len(own.slow))),
             )
             for column, own in self._cusums.items()
         ]
@@ -206,10 +232,10 @@ class IntermittentTest:
         self._evaluated_steps = int(evaluated_steps[0])
         self._counts.column_C, self._counts.count_C = column_C, count_C
         rows: Iterable[tuple[float, ...]] = map(tuple, table.astype(np.float64).tolist())
-        for column, onset_step, first, last, events, total, ratio, alarm, *gaps in rows:
+        for column, onset_step, first, last, events, total, ratio, alarm, *slow in rows:
             if 0 <= column < self._ranks:
                 own = _Cusum(int(onset_step), int(first), int(last), int(events), total, ratio)
-                own.gaps.extend(int(gap) for gap in gaps if gap)
+                own.slow.extend((int(step), weight) for step, weight in zip(slow[::2], slow[1::2], strict=True) if step)
                 self._cusums[int(column)] = own
                 if alarm >= 0:
                     self.alarms[int(column)] = int(alarm)

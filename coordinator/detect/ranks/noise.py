@@ -72,7 +72,7 @@ class PresentScatter:
         self.last_TSM = np.full((*self._is_used_TS.shape, width), np.inf, dtype=np.float32)
         """Absolute movements of short rows in the last steps, the last one first; infinite where unknown."""
         self.sigma_K = np.full(len(chosen), np.nan)
-        self.common_K = np.zeros(len(chosen))
+        self.common_K: Figures = np.zeros(len(chosen))
         """Median movement in the last step, 0 for rows of fewer than three series."""
 
     def learn(self, difference_KM: "Floats") -> None:
@@ -85,7 +85,7 @@ class PresentScatter:
         difference_KM.sort(axis=1)
         common_K = difference_KM[self._rows_K, (_QUANTILE * (self._known_K - 1)).astype(np.intp)]
         common_K[(self._known_K < _COMMON_MIN) | np.isinf(common_K)] = 0
-        self.common_K = common_K
+        self.common_K = common_K.astype(np.float64)
         difference_KM -= common_K[:, None]
         np.abs(difference_KM, out=difference_KM)
         difference_KM.sort(axis=1)
@@ -121,7 +121,9 @@ def _moving_sigma(sorted_KM: "Floats", zero_count_K: "Places", caution_K: "Figur
     middle_K = np.minimum(middle_K, np.maximum(known_K - 1, 0))
     share_K = moving_K / np.maximum(known_K, 1)
     # A single movement may be an onset.
-    sigma_K = np.where(moving_K > 1, sorted_KM[np.arange(len(sorted_KM)), middle_K], 0) * (_QUANTILE_TO_SIGMA * share_K)
+    sigma_K: Figures = np.where(moving_K > 1, sorted_KM[np.arange(len(sorted_KM)), middle_K], 0) * (
+        _QUANTILE_TO_SIGMA * share_K
+    )
     sigma_K[known_K == 0] = np.nan
     return sigma_K
 

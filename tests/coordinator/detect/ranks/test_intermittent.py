@@ -77,6 +77,26 @@ def test_a_rank_that_begins_to_write_checkpoints_is_not_named(period):
     assert first_alarms(slow) == {}
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("period", [15, 20, 34])
+def test_a_writer_that_stalls_as_the_others_do_is_not_named(period, seed):
+    """Its checkpoints are on a schedule whatever else holds it up, and no evidence."""
+    slow = chance(2e-3, steps=2000, seed=seed)
+    slow[5::period, 0] = True
+    assert first_alarms(slow) == {}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_writer_that_turns_slow_is_named(seed):
+    """One step in 15 that is not on its schedule counts as that of any other rank."""
+    slow = chance(1e-4, steps=1000, seed=seed)
+    slow[5::25, 0] = True
+    slow[400:, 0] |= chance(1 / 15, steps=600, ranks=1, seed=seed)[:, 0]
+    alarms = first_alarms(slow)
+    assert alarms.keys() == {0}
+    assert 400 < alarms[0] < 600
+
+
 def test_it_is_over_after_a_long_while_without():
     """An alarm ends once the rank has not been slow for 128 steps, and what was counted is gone."""
     test = IntermittentTest(8, POLICY)
