@@ -50,6 +50,7 @@ _EVENTS_MIN = 4  # slow steps before a rank is named
 _SCHEDULED_MIN = 5  # slow steps that make a schedule; fewer do if there are no others
 _PERIOD_MIN = 10  # steps: checkpoints are not written more often
 _PERIOD_JITTER = 0.05
+_ANCHORS = 3  # last slow steps from which a schedule is followed back
 _SCHEDULE_STEPS = 512  # without a slow step end what is known of a schedule
 _FORGOTTEN = 0.05  # steps; a count that has faded below this is dropped
 _COLUMNS = 8 + 2 * _KEPT  # of a rank's figures in the state
@@ -76,16 +77,20 @@ class _Cusum:
         self.events += 1
         self.ratio += (ratio - self.ratio) / self.events
         self.slow.append((step, weight))
+        self.sum += weight
+
+    def discount_schedule(self) -> None:
+        """Take slow steps on a schedule out of the sum."""
         scheduled = _on_schedule([step for step, _ in self.slow])
-        self.sum += weight - sum(weight for step, weight in self.slow if step in scheduled)
+        self.sum -= sum(weight for step, weight in self.slow if step in scheduled)
         self.slow = deque(((step, 0.0 if step in scheduled else own) for step, own in self.slow), maxlen=_KEPT)
 
 
 def _on_schedule(steps: "Sequence[int]") -> set[int]:
-    """Return those of some slow steps, in ascending order, that are on one schedule with the last; empty if none is."""
+    """Return those of some slow steps, in ascending order, that are on one schedule; empty if none are."""
     known, best = set(steps), set[int]()
-    last = steps[-1]
-    for period in {last - step for step in steps[:-1] if last - step >= _PERIOD_MIN}:
+    periods = {later - step for step, later in itertools.combinations(steps, 2) if later - step >= _PERIOD_MIN}
+    for period, last in itertools.product(periods, steps[-_ANCHORS:]):
         slack = max(1, round(_PERIOD_JITTER * period))
         found, at, missed = {last}, last, 0
         while missed <= max(1, len(found) // 3) and at > steps[0]:
@@ -166,9 +171,11 @@ class IntermittentTest:
             own.slow.extend((step, 0.0) for step, _ in known)
         own.add(self._evaluated_steps, ratio, math.log(fault / usual))
         looks = _LOOKS * steps_between("intermittent", self.policy.false_page_steps)
-        is_alarm = own.sum > math.log(self._ranks * looks)
-        if is_alarm and own.events >= _EVENTS_MIN:
-            self.alarms[column] = self._evaluated_steps
+        limit = math.log(self._ranks * looks)
+        if own.sum > limit and column not in self.alarms and own.events >= _EVENTS_MIN:
+            own.discount_schedule()
+            if own.sum > limit:
+                self.alarms[column] = self._evaluated_steps
 
     def _usual_rate(self, count: float) -> float | None:
         """Return the rate of slow steps among the ranks with at most half of `count`.
