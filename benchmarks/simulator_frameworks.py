@@ -3,13 +3,15 @@
 A set's key is its name, or `name: NOTE` for rows whose note begins with NOTE. Nothing here is fitted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import nan
 from typing import Any
 
 from lockstep.contracts.peaks import peak_flops_per_second
 from lockstep.simulator.hardware.cluster import CUDNN, FLASH_1, FLASH_2
+from lockstep.simulator.hardware.clusters import NCCL_CHANNELS, OVERLAP_FACTOR
+from lockstep.simulator.imports.megatron import bucket_parameters
 from lockstep.simulator.lowering.context import MERGE, RING, ContextParallelism
 from lockstep.simulator.lowering.program import DDP_BUCKET_BYTES
 from lockstep.simulator.models.model import DEEPSPEED_FP16, FSDP, MIXED, Precision
@@ -39,7 +41,8 @@ class Framework:
 
     `zero` is the stage where the row leaves it open, `recompute` what backward recomputes where the row has "none"
     (which stays, because a row's half follows from its columns); `live_parameters`, `copied_gather_bytes_per_second`,
-    `backward_prefetch` and `zero_copy` hold for ZeRO 3; `virtual` replaces the row's number of chunks. With
+    `backward_prefetch`, `zero_copy` and `sharded_overlap_factor` hold for ZeRO 3; `bucket_parameters`, by the ranks
+    that sum gradients, replaces `bucket_bytes` for the others; `virtual` replaces the row's number of chunks. With
     `micro_batches_of_stages` a batch is cut into as many micro-batches as a pipeline has stages, whatever the row.
     Experts are split over tp by `expert_tp`, context parallel ranks exchange by `context`. Software that `compiles`
     runs the rows without "compiled" eagerly, with `matrix_rotations` or without; software that `fills_stages` gives
@@ -63,6 +66,8 @@ class Framework:
     copied_gather_bytes_per_second: float | None = None
     backward_prefetch: bool = True
     zero_copy: bool = False
+    sharded_overlap_factor: float | None = None
+    bucket_parameters: Callable[[int], int] | None = None
     fills_stages: bool = False
     micro_batches_of_stages: bool = False
     expert_tp: int | None = None
@@ -134,14 +139,19 @@ _NEMO_FP32_GRADIENTS = replace(_NEMO, precision=replace(_NEMO.precision, gradien
 `grad_sync_dtype` (nemotron4-15b-synth.yaml): NeMo has `grad_reduce_in_fp32 = cfg.optim.get("grad_sync_dtype", "fp32")
 == "fp32"` (`MegatronGPTModel.setup_mcore_distributed_parallel`). The recipes of GPT-3,
 Nemotron 4 340B and Grok 1 set bf16."""
+_NEMO_2 = replace(_NEMO, bucket_parameters=lambda _: 128 * 1024 * 1024)
+"""NeMo 2 and Megatron-Bridge: `bucket_size = 128 * 1024 * 1024` (`_get_optimizer_overlap_cfgs` in
+nemo/lightning/pytorch/callbacks/megatron_comm_overlap.py and megatron/bridge/training/comm_overlap.py)."""
 _BRIDGE = replace(
-    _NEMO,
+    _NEMO_2,
     precision=replace(_NEMO.precision, current_scaling=True),  # FP8_CS, scripts/performance/configs
     zero_copy=True,  # `use_megatron_fsdp`
+    sharded_overlap_factor=OVERLAP_FACTOR * 5 / NCCL_CHANNELS,  # `if cfg.ddp.use_megatron_fsdp: cfg.ddp.nccl_ub = True`
 )
 """Megatron-Bridge's recipes for H100: FP8 with current scaling in all layers, Llama 3 8B with Megatron-FSDP, whose
 "zero copy communication is achieved by reorganizing the storage of parameters and main grad" (pypi.org,
-megatron-fsdp)."""
+megatron-fsdp). Within a node its registered buffers take 4 multiprocessors for a gather and 5 for a reduce-scatter
+(`nccl_ub`, megatron/core/distributed/distributed_data_parallel_config.py)."""
 _BRIDGE_EXPERTS = replace(_BRIDGE, overlap_tensor=False, expert_tp=1)
 """The recipe of Qwen3 235B-A22B on H100 sets `moe_a2a_overlap` with the all-to-all dispatcher; that of 30B-A3B does not
 (scripts/performance/configs/qwen/qwen3_workload_base_configs.py)."""
@@ -184,9 +194,13 @@ FRAMEWORKS: Mapping[str, Framework] = {
         bucket_bytes=DDP_BUCKET_BYTES,
         fused_attention=True,
         sequence_parallel=True,
+        zero=1,
+        bucket_parameters=bucket_parameters,
         overlap_tensor=True,
         overlap_returns=True,
-    ),  # "all comm overlap flags on"
+    ),
+    # README.md: "--overlap-grad-reduce --overlap-param-gather" and "--tp-comm-overlap". The second is "only supported
+    # with distributed optimizer" (megatron/training/arguments.py).
     "MLPerf Training v3.1 NVIDIA EOS GPT-3": Framework(
         bucket_bytes=DDP_BUCKET_BYTES,
         fused_attention=True,
@@ -211,7 +225,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         ),
         _NEMO_FLASH_2,
     ),
-    "NeMo 24.12, H100, FP8": _NEMO,
+    "NeMo 24.12, H100, FP8": _NEMO_2,
     "DGX Cloud recipes, H100": _NEMO_BF16,
     "DGX Cloud recipes, H100, FP8": _NEMO,
     "DGX Cloud recipes, H100: NVTE_FUSED_ATTN=0": _NEMO_BF16_FLASH_2,

@@ -165,7 +165,7 @@ def _read(row: Row) -> Run:
         batch=batch,
         micro_batch=micro_batch,
         options=Options(
-            bucket_bytes=framework.bucket_bytes,
+            bucket_bytes=_bucket_bytes(framework, degrees),
             gradient_buffer_bytes=framework.gradient_buffer_bytes,
             live_parameters=framework.live_parameters,
             copied_gather_bytes_per_second=framework.copied_gather_bytes_per_second
@@ -179,7 +179,7 @@ def _read(row: Row) -> Run:
             overlap_returns=framework.overlap_returns,
             context=framework.context,
         ),
-        cluster=_cluster(row, device, framework),
+        cluster=_cluster(row, device, framework, degrees),
         peak_flops=peak_flops_per_second(NODES_NAME[device], row["precision"].partition(",")[0].split()[0]) or 0.0,
         gpus=int(row["n_gpus"]),
         seconds=float(row["measured_step_s"]) if row["measured_step_s"] else None,
@@ -276,12 +276,20 @@ def _model(row: Row, framework: Framework) -> ModelSpec:
     )
 
 
-def _cluster(row: Row, device: str, framework: Framework) -> Cluster:
+def _bucket_bytes(framework: Framework, degrees: Degrees) -> float | None:
+    if framework.bucket_parameters is None or degrees.zero == _FSDP_STAGE:
+        return framework.bucket_bytes
+    return framework.bucket_parameters(degrees.dp * degrees.cp) * framework.precision.sent_gradient
+
+
+def _cluster(row: Row, device: str, framework: Framework, degrees: Degrees) -> Cluster:
     """Return the preset with the network that the source states; the preset's where it states none."""
     nodes = -(-int(row["n_gpus"]) // int(row["gpus_per_node"]))
     network = row["inter_gbit_per_node"]
     cluster = NODES[device](nodes, float(network) * framework.network_share) if network else NODES[device](nodes)
     cluster = cluster.with_device(**framework.machine)
+    if framework.sharded_overlap_factor is not None and degrees.zero == _FSDP_STAGE:
+        cluster = cluster.with_device(overlap_factor=framework.sharded_overlap_factor)
     if "40GB" in row["device"]:
         memory = memory_bytes_per_second("A100-SXM4-40GB")
         cluster = cluster.with_device(memory_bytes=40 * 2**30, memory_bytes_per_second=memory)

@@ -5,7 +5,7 @@ buffers of its communicators, and the reserve that the caching allocator holds b
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import inf
 
 from lockstep.simulator.hardware.cluster import Device
@@ -47,7 +47,7 @@ class StageMemory:
     @property
     def total(self) -> float:
         """Sum of all items."""
-        return float(sum(asdict(self).values()))
+        return float(sum(getattr(self, each.name) for each in fields(self)))
 
 
 def stage_memory(

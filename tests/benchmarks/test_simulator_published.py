@@ -49,6 +49,17 @@ def test_tables_of_frameworks_are_jobs_and_none_of_them_is_in_the_older_table(ru
     assert {run.tree.root.order.micro_batches for run in pipelines} == {8}
 
 
+def test_gradients_go_as_the_software_of_a_set_sends_them(runs):
+    """Megatron's buckets grow with the ranks, Bridge's do not; registered buffers take few multiprocessors."""
+    core = [run for run in runs if run.set_name.startswith("Megatron-Core")]
+    assert {run.options.bucket_bytes for run in core} == {48e6 * 4}
+    assert all(run.options.overlap_returns for run in core)
+    bridge = [run for run in read_runs(COMMITTED / TABLES) if run.set_name == "Megatron-Bridge, H100, FP8"]
+    found = {(run.gpus, run.options.bucket_bytes, round(run.cluster.device.overlap_factor, 3)) for run in bridge}
+    whole, megatron = 128 * 1024 * 1024 * 2, 25 * 2**20
+    assert found == {(8, megatron, 0.039), (64, whole, 0.189), (1024, whole, 0.189)}
+
+
 def test_repetitions_of_one_configuration_are_in_one_half(runs):
     """A configuration that was measured several times is fitted or held as a whole."""
     halves = {}

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from lockstep.cli.main import main
+from lockstep.simulator.lowering.program import DDP_BUCKET_BYTES
 from lockstep.simulator.spec import load_spec
 
 LLAMA_8B = {
@@ -188,7 +189,6 @@ def test_arguments_of_megatron(specify):
     assert (job.batch, job.schedule.micro_batches) == (512, 256)
     assert job.options.overlap_tensor
     assert job.options.overlap_returns
-    assert job.options.bucket_bytes is not None
     assert job.model.parameters == pytest.approx(175e9, rel=0.01)
     assert next(op.dims["v"] for op in job.model.operators() if op.name == "lookup") == 51200
     assert (job.checked["model"]["dropout"], job.checked["model"]["fused_loss"]) == (True, False)
@@ -261,6 +261,24 @@ def test_formats_of_gradients_of_megatron(specify, more, gradient):
     assert (precision.activation, precision.gradient, precision.sent_gradient) == (2, gradient, gradient)
     single = specify({"megatron": MEGATRON.replace("--bf16", "")}, "--ranks", "128").model.precision
     assert (single.activation, single.gradient) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("more", "ranks", "bucket_bytes"),
+    [
+        ("", 128, 40e6 * 4),
+        ("", 64 * 100, 100e6 * 4),
+        ("--grad-reduce-in-bf16", 128, 40e6 * 2),
+        ("--ddp-bucket-size 250000000", 128, 250e6 * 4),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", 128, DDP_BUCKET_BYTES),
+    ],
+)
+def test_buckets_of_megatron(specify, more, ranks, bucket_bytes):
+    """They have parameters, at least 40 million or a million for each rank that sums them; sharded weights have none."""
+    text = MEGATRON.replace("--global-batch-size=512", "--global-batch-size=6400")
+    assert specify({"megatron": f"{text} {more}"}, "--ranks", str(ranks)).options.bucket_bytes == bucket_bytes
+    alone = specify({"megatron": text.replace("--overlap-grad-reduce", "")}, "--ranks", "128")
+    assert alone.options.bucket_bytes is None
 
 
 def test_pipelines_of_megatron(specify):

@@ -37,9 +37,11 @@ _GAIN_RATIO = 0.9
 _ROUNDS = 8
 _STEP = 0.05  # of the logarithm, for derivatives: well above rounding errors, well below the scale of nonlinearity
 _LONGEST_STEP = 1.0
+_SHARES = (1.0, 1 / 3, 1 / 9)  # of a step, tried in turn: where a transfer is hidden or not, slopes change at once
 _ERROR_FLOOR = 0.02  # smaller errors are weighted equally; otherwise a perfect row would dominate the fit
-_RIDGE = 0.05  # keeps parameters that no row determines at their start
+_RIDGE = 0.02  # keeps parameters that no row determines at their start
 _PULL = 0.005  # of the start where a row is left out: only on parameters that no other row determines
+_SLOW_LINKS = (0.2, 0.05)  # of their bandwidth: where the search begins again
 _WITHOUT_BEND_BYTES = 16e6  # below, collective times change with the protocol (vTrain's tables)
 
 
@@ -148,8 +150,21 @@ def _fit_rows(
     def parameters(point: NDArray[np.float64]) -> dict[str, float]:
         return dict(zip(names, np.exp(point).tolist(), strict=True))
 
-    best, residual, slopes = _fit(lambda point: _errors(rows, with_parameters(cluster, parameters(point))), start, most)
+    def errors(point: NDArray[np.float64]) -> NDArray[np.float64]:
+        return _errors(rows, with_parameters(cluster, parameters(point)))
+
+    found = [_fit(errors, place, most) for place in _starts(names, start)]
+    best, residual, slopes = min(found, key=lambda fit: float(np.abs(fit[1]).mean()))
     return parameters(best), residual, _left_out(best - start, residual, slopes)
+
+
+def _starts(names: Sequence[str], start: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """Return where the search begins: at `start`, and where links rule the step.
+
+    A link that is hidden has no slope, so that no search from there finds that it is slow.
+    """
+    links = np.array([name.endswith(BANDWIDTH) for name in names])
+    return [start, *(start + links * np.log(ratio) for ratio in _SLOW_LINKS if links.any())]
 
 
 def _left_out(
@@ -208,7 +223,7 @@ def _fit(
         weights = 1 / np.maximum(np.abs(found), _ERROR_FLOOR)
         normal = slopes.T @ (slopes * weights[:, None]) + _RIDGE * np.eye(len(point))
         way = np.clip(np.linalg.solve(normal, -slopes.T @ (found * weights)), -_LONGEST_STEP, _LONGEST_STEP)
-        points = [np.minimum(point + share * way, most) for share in (1.0, 1 / 3)]
+        points = [np.minimum(point + share * way, most) for share in _SHARES]
         nearest, there = min(((errors(each), each) for each in points), key=lambda pair: float(np.abs(pair[0]).mean()))
         if np.abs(nearest).mean() >= np.abs(found).mean():
             break

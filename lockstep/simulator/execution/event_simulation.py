@@ -28,6 +28,7 @@ class ExecutionState:
         self.overlaps = overlap_factor > 0
         self.flow_rates = FlowRates(graph.flows, graph.capacity) if sharing else None
         self.fair = self.flow_rates.rates if self.flow_rates else [flow.alone for flow in graph.flows]
+        self.members = [flow.members for flow in graph.flows]
         self.is_gradient = (graph.queue == GRADIENT).tolist()
         self.flow = graph.flow.tolist()
         self.owner = graph.owner.tolist()
@@ -63,40 +64,42 @@ class ExecutionState:
             else:
                 self._move(operation, now, left_s * self.graph.flows[self.flow[operation]].alone)
         for operation in np.flatnonzero(~begun & (self.graph.indegree == 0)).tolist():
-            self._begin(operation, now)
+            self.start[operation] = now
+            if self.flow[operation] < 0:
+                self._compute(operation, now, self.latency[operation])
+            else:
+                self._move(operation, now, self.volume[operation])
         heapify(self.events)
         self._drain()
         return np.array(self.start), np.array(self.end)
 
     def _drain(self) -> None:
-        # One loop without calls for operations without contention: it takes a third of benchmarks/simulator_cost.py's
-        # time.
+        # One loop without calls for operations without contention, and for computing as far as possible: it takes most
+        # of benchmarks/simulator_cost.py's time.
         events, versions, end, start, flow = self.events, self.version, self.end, self.start, self.flow
         waiting, first, successors, seconds = self.waiting, self.first, self.successors, self.latency
-        contention_free = not self.overlaps
+        moving, overlaps, is_gradient, volume = self.moving, self.overlaps, self.is_gradient, self.volume
         while events:
             now, operation, version = heappop(events)
-            if version != _ENDS and (version != versions[operation] or not self._leave(operation, now)):
-                continue
+            number = flow[operation]
+            if version != _ENDS:
+                if version != versions[operation] or (number >= 0 and not self._leave(operation, now)):
+                    continue
+                moving[operation] = False
             end[operation] = now
-            if not contention_free:
+            if overlaps and (number < 0 or is_gradient[operation]):
                 self._release(operation, now)
             for successor in successors[first[operation] : first[operation + 1]]:
                 waiting[successor] -= 1
                 if waiting[successor]:
                     continue
                 start[successor] = now
-                if contention_free and flow[successor] < 0:
-                    heappush(events, (now + seconds[successor], successor, _ENDS))
+                if flow[successor] >= 0:
+                    self._move(successor, now, volume[successor])
+                elif overlaps:
+                    self._compute(successor, now, seconds[successor])
                 else:
-                    self._begin(successor, now)
-
-    def _begin(self, operation: int, now: float) -> None:
-        self.start[operation] = now
-        if self.flow[operation] < 0:
-            self._compute(operation, now, self.latency[operation])
-        else:
-            self._move(operation, now, self.volume[operation])
+                    heappush(events, (now + seconds[successor], successor, _ENDS))
 
     def _compute(self, operation: int, now: float, left_s: float) -> None:
         """Start a computation that takes `left_s` without contention."""
@@ -105,62 +108,66 @@ class ExecutionState:
             return
         member = self.owner[operation]
         self.computing[member] = operation
-        self.left[operation], self.since[operation], self.moving[operation] = left_s, now, True
-        self._rerate(operation, now)
-        for other in self.travelling.get(member, ()):
+        travelling = self.travelling.get(member)
+        self._enter(operation, now, left_s, self.slow if travelling else 1.0)
+        for other in travelling or ():
             self._rerate(other, now)
 
     def _move(self, operation: int, now: float, left_bytes: float) -> None:
         """Put a flow with `left_bytes` left on its links."""
         number = self.flow[operation]
-        self.left[operation], self.since[operation], self.moving[operation] = left_bytes, now, True
-        self.running[number].append(operation)
-        self._travel(operation)
         if self.flow_rates is not None:
             for changed in self.flow_rates.enter(number):
                 for other in self.running[changed]:
                     self._rerate(other, now)
-        self._rerate(operation, now)
+        self.running[number].append(operation)
+        rate = self.fair[number]
+        met: list[int] = []
         if self.overlaps and self.is_gradient[operation]:
-            self._rerate_computing(number, now)
+            self._travel(operation)
+            met = [self.computing[member] for member in self.members[number] if member in self.computing]
+        self._enter(operation, now, left_bytes, rate * self.slow if met else rate)
+        for other in met:
+            self._rerate(other, now)
+
+    def _enter(self, operation: int, now: float, left: float, rate: float) -> None:
+        """Let an operation move at `rate`, with `left` of it to do, and predict its end."""
+        self.left[operation], self.since[operation], self.moving[operation] = left, now, True
+        self.rate[operation] = rate
+        self.version[operation] = version = self.version[operation] + 1
+        heappush(self.events, (now + left / rate, operation, version))
 
     def _travel(self, operation: int) -> None:
         """Count a gradient as in transit for each of its classes."""
         if self.overlaps and self.is_gradient[operation]:
-            for member in self.graph.flows[self.flow[operation]].members:
+            for member in self.members[self.flow[operation]]:
                 self.travelling.setdefault(member, set()).add(operation)
 
     def _leave(self, operation: int, now: float) -> bool:
-        """Remove a finished operation from its links or its device; return whether it has ended."""
-        self.moving[operation] = False
+        """Take a flow off its links; return whether it has ended, which it has not while its latency is left."""
         number = self.flow[operation]
-        if number >= 0:
-            self.running[number].remove(operation)
-            self.version[operation] += 1
-            if self.flow_rates is not None:
-                for changed in self.flow_rates.leave(number):
-                    for other in self.running[changed]:
-                        self._rerate(other, now)
-            if self.latency[operation]:
-                heappush(self.events, (now + self.latency[operation], operation, _ENDS))
-                return False
+        self.moving[operation] = False
+        self.running[number].remove(operation)
+        self.version[operation] += 1
+        if self.flow_rates is not None:
+            for changed in self.flow_rates.leave(number):
+                for other in self.running[changed]:
+                    self._rerate(other, now)
+        if self.latency[operation]:
+            heappush(self.events, (now + self.latency[operation], operation, _ENDS))
+            return False
         return True
 
     def _release(self, operation: int, now: float) -> None:
-        """Restore the rates of operations that were slowed down by this one."""
+        """Restore the rates of operations that were slowed down by this computation or gradient."""
         number = self.flow[operation]
         if number < 0:
-            member = self.owner[operation]
-            del self.computing[member]
-            for other in self.travelling.get(member, ()):
+            del self.computing[self.owner[operation]]
+            for other in self.travelling.get(self.owner[operation], ()):
                 self._rerate(other, now)
-        elif self.is_gradient[operation]:
-            for member in self.graph.flows[number].members:
-                self.travelling[member].discard(operation)
-            self._rerate_computing(number, now)
-
-    def _rerate_computing(self, number: int, now: float) -> None:
-        for member in self.graph.flows[number].members:
+            return
+        for member in self.members[number]:
+            self.travelling[member].discard(operation)
             if member in self.computing:
                 self._rerate(self.computing[member], now)
 
@@ -184,4 +191,4 @@ class ExecutionState:
     def _is_disturbed(self, operation: int, number: int) -> bool:
         if number < 0:
             return bool(self.travelling.get(self.owner[operation]))
-        return self.is_gradient[operation] and any(m in self.computing for m in self.graph.flows[number].members)
+        return self.is_gradient[operation] and any(member in self.computing for member in self.members[number])

@@ -75,6 +75,15 @@ _LAUNCH_S = 88e-6
 PyTorch alone needs 21 us (LLMCompass). It is the value for Megatron-LM by the half `open` of vTrain's one node, with
 the least mean error; other hosts are taken to be alike."""
 
+NCCL_CHANNELS = 24
+"""Channels of a communicator by default (NVIDIA/nccl, issue 1685); each occupies a multiprocessor, which it does not
+share with other kernels (issue 689)."""
+OVERLAP_FACTOR = 0.189
+"""How much longer kernels take next to NCCL's: the mean on A100, H100, MI210 and MI250, of at most 0.4 (arXiv
+2507.03114). The multiprocessors alone would give 108 / (108 - 24) - 1 = 0.29 on A100 and 0.22 on H100 with all
+channels, 0.17 and 0.14 with the 16 that a node with eight cards uses for its network (NVIDIA/nccl, issue 689). Other
+devices are taken to be alike."""
+
 
 class _ProcessMemory(TypedDict):
     context_bytes: float
@@ -86,8 +95,8 @@ class _ProcessMemory(TypedDict):
 _PROCESS: _ProcessMemory = {
     # A first tensor on a device takes 723 MiB (discuss.pytorch.org, 73021): the context and the kernels.
     "context_bytes": 723 * 2**20,
-    # 24 channels, each with a buffer of 10 MiB to receive and one of 2 MiB to send (NVIDIA/nccl, issue 1685).
-    "communicator_bytes": 24 * 12 * 2**20,
+    # Each channel has a buffer of 10 MiB to receive and one of 2 MiB to send (NVIDIA/nccl, issue 1685).
+    "communicator_bytes": NCCL_CHANNELS * 12 * 2**20,
     # The median of what the half `open` of the runs with a measured peak takes beyond all other items.
     "allocator_reserve_ratio": 0.12,
     # PyTorch reports 79.15 GiB of an A100 with 80, 31.7 of a V100 with 32.
@@ -128,6 +137,7 @@ A100 = Device(
     matrix_efficiency=0.86,
     memory_efficiency=_MEMORY_EFFICIENCY,
     launch_s=_LAUNCH_S,
+    overlap_factor=OVERLAP_FACTOR,
     tiling=Tiling(
         multiprocessors=108,
         narrow_share=0.9,
@@ -160,6 +170,7 @@ H100 = Device(
     matrix_efficiency=0.70,
     memory_efficiency=_MEMORY_EFFICIENCY,
     launch_s=_LAUNCH_S,
+    overlap_factor=OVERLAP_FACTOR,
     tiling=Tiling(multiprocessors=132, narrow_share=0.8),
     # Causal mask, 128 features a head, 8,192 tokens: version 2 by Dao-AILab/flash-attention, pull request 1791; the
     # others relative to it by Shah et al. 2024 (arXiv 2407.08608, figures 5 and 6), version 1 as on A100.
@@ -190,6 +201,7 @@ B200 = Device(
     matrix_efficiency=0.63,
     memory_efficiency=_MEMORY_EFFICIENCY,
     launch_s=_LAUNCH_S,
+    overlap_factor=OVERLAP_FACTOR,
     tiling=Tiling(multiprocessors=148, narrow_share=0.7),
     # Version 4 with a causal mask, 128 features a head, 8,192 tokens (Dao-AILab/flash-attention, pull request 2280).
     # cuDNN is as fast in forward (1,071 and 1,079 TFLOP/s with 64 features, pull request 2605) and taken to be so in
@@ -211,6 +223,7 @@ MI300X = Device(
     matrix_efficiency=0.51,
     memory_efficiency=_MEMORY_EFFICIENCY,
     launch_s=_LAUNCH_S,
+    overlap_factor=OVERLAP_FACTOR,
     tiling=Tiling(multiprocessors=304, narrow_share=0.9),  # the share is that of V100 and A100
     # AITER's kernels with a causal mask, 128 features, 8,192 tokens, 64 heads and 8 of keys, batch 8, gradients of
     # queries added in single precision (ROCm/aiter, op_tests/cpp/mha/README.md).

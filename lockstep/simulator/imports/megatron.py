@@ -35,6 +35,18 @@ _SHARDINGS = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params":
 """Megatron-FSDP's `--data-parallel-sharding-strategy` as a ZeRO stage."""
 
 
+_HALF_BYTES, _SINGLE_BYTES = 2, 4
+_BUCKET_PARAMETERS, _BUCKET_PARAMETERS_PER_RANK = 40_000_000, 1_000_000
+
+
+def bucket_parameters(ranks: int) -> int:
+    """Return the parameters of a bucket of gradients among `ranks` by default.
+
+    `max(40000000, 1000000 * dp_size)`, in megatron/core/distributed/distributed_data_parallel.py.
+    """
+    return max(_BUCKET_PARAMETERS, _BUCKET_PARAMETERS_PER_RANK * ranks)
+
+
 def document_of_megatron(arguments: Sequence[str], *, ranks: int) -> dict[str, Any]:
     """Return model, strategy and batch of a specification for so many ranks; arguments of no consequence are skipped.
 
@@ -76,6 +88,9 @@ def _strategy(given: Mapping[str, str], degrees: Mapping[str, int]) -> dict[str,
         found["context_exchange"] = _EXCHANGES[kind]
     if "--overlap-grad-reduce" not in given:
         found["bucket_bytes"] = None
+    elif found["zero"] < max(_SHARDINGS.values()):
+        parameters = _number(given, "--ddp-bucket-size", bucket_parameters(degrees["dp"] * degrees["cp"]))
+        found["bucket_bytes"] = float(parameters * _sent_gradient_bytes(given))
     if _chunks(given, degrees["pp"]) > 1:
         found["virtual"] = _chunks(given, degrees["pp"])
     uneven = _uneven_stages(given, degrees["pp"])
@@ -191,6 +206,11 @@ def _vocabulary(given: Mapping[str, str]) -> int:
     return _number(given, "--vocab-size", _GPT2_VOCABULARY)
 
 
+def _sent_gradient_bytes(given: Mapping[str, str]) -> int:
+    is_half = "--fp16" in given and "--accumulate-allreduce-grads-in-fp32" not in given
+    return _HALF_BYTES if is_half or "--grad-reduce-in-bf16" in given else _SINGLE_BYTES
+
+
 def _precision(given: Mapping[str, str]) -> Any:
     """Return the number formats. Without --bf16 or --fp16 Megatron-LM trains in single precision.
 
@@ -199,10 +219,9 @@ def _precision(given: Mapping[str, str]) -> Any:
     is_fp8 = "--fp8-format" in given or "--fp8-hybrid" in given
     if not (is_fp8 or "--bf16" in given or "--fp16" in given):
         return "full"
-    is_half = "--fp16" in given and "--accumulate-allreduce-grads-in-fp32" not in given
     found: dict[str, Any] = {}
-    if is_half or "--grad-reduce-in-bf16" in given:
-        found |= {"gradient": 2, "sent_gradient": 2}
+    if _sent_gradient_bytes(given) == _HALF_BYTES:
+        found |= {"gradient": _HALF_BYTES, "sent_gradient": _HALF_BYTES}
     if is_fp8:
         found |= {"product": 1, "stored_product": 1, "current_scaling": given.get("--fp8-recipe") == "tensorwise"}
     return found or "mixed"

@@ -5,7 +5,7 @@ import pytest
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.hardware.cluster import Cluster, Device, Level, link_usage
-from lockstep.simulator.hardware.clusters import CLUSTERS, dgx_a100, hc1, hc2, mi300x
+from lockstep.simulator.hardware.clusters import CLUSTERS, NCCL_CHANNELS, dgx_a100, dgx_h100, hc1, hc2, mi300x
 from lockstep.simulator.hardware.collectives import Link
 from lockstep.simulator.models.transformers import gpt
 from lockstep.simulator.simulate import Options, compile_job, simulate
@@ -163,3 +163,17 @@ def test_twice_as_many_ranks_on_the_same_cores_halve_the_throughput_of_each():
 
     assert seconds(4, 2) / seconds(4, 4) == pytest.approx(2, rel=0.01)
     assert seconds(2, 2) == seconds(2, None)
+
+
+@pytest.mark.parametrize("preset_of", [dgx_a100, dgx_h100])
+def test_collectives_take_the_multiprocessors_of_their_channels(preset_of):
+    """The measured slowdown lies between that of 16 channels and that of all, and a job of sharded weights has it."""
+    cluster = preset_of()
+    least, most = (
+        cluster.device.tiling.multiprocessors / (cluster.device.tiling.multiprocessors - channels) - 1
+        for channels in (16, NCCL_CHANNELS)
+    )
+    assert least < cluster.device.overlap_factor < most
+    tree = preset(gpt(layers=4, hidden=4096, heads=32, sequence=2048), Degrees(dp=8, zero=3))
+    alone = simulate(tree, cluster.with_device(overlap_factor=0.0), batch=8).step_seconds
+    assert alone < simulate(tree, cluster, batch=8).step_seconds < alone * (1 + cluster.device.overlap_factor)
