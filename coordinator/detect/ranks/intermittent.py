@@ -60,7 +60,7 @@ _COLUMNS = 8 + 2 * _KEPT  # of a rank's figures in the state
 class _Cusum:
     """Sum of one rank, and the slow steps since it left zero; `first` and `last` count evaluated steps.
 
-    `slow` holds the last slow steps, and what each of them still contributes to the sum.
+    `slow` holds the indices of the last slow steps, and what each of them still contributes to the sum.
     """
 
     onset_step: int
@@ -72,8 +72,7 @@ class _Cusum:
     slow: "deque[tuple[int, float]]" = field(default_factory=lambda: deque(maxlen=_KEPT))
 
     def add(self, step: int, ratio: float, weight: float) -> None:
-        """Add a slow step, an evaluated one, with its deviation and its log likelihood ratio."""
-        self.last = step
+        """Add a slow step with its deviation and its log likelihood ratio."""
         self.events += 1
         self.ratio += (ratio - self.ratio) / self.events
         self.slow.append((step, weight))
@@ -81,7 +80,7 @@ class _Cusum:
 
     def discount_schedule(self) -> None:
         """Take slow steps on a schedule out of the sum."""
-        scheduled = _on_schedule([step for step, _ in self.slow])
+        scheduled = _on_schedule(sorted({step for step, _ in self.slow}))
         self.sum -= sum(weight for step, weight in self.slow if step in scheduled)
         self.slow = deque(((step, 0.0 if step in scheduled else own) for step, own in self.slow), maxlen=_KEPT)
 
@@ -93,7 +92,7 @@ def _on_schedule(steps: "Sequence[int]") -> set[int]:
     for period, last in itertools.product(periods, steps[-_ANCHORS:]):
         slack = max(1, round(_PERIOD_JITTER * period))
         found, at, missed = {last}, last, 0
-        while missed <= max(1, len(found) // 3) and at > steps[0]:
+        while missed <= max(1, len(found) // 2) and at > steps[0]:
             near = min(known, key=lambda step: abs(step - (at - period)))
             is_on = abs(near - (at - period)) <= slack
             at, missed = (near, missed) if is_on else (at - period, missed + 1)
@@ -169,7 +168,8 @@ class IntermittentTest:
             known = () if own is None else own.slow
             own = self._cusums[column] = _Cusum(step, self._evaluated_steps)
             own.slow.extend((step, 0.0) for step, _ in known)
-        own.add(self._evaluated_steps, ratio, math.log(fault / usual))
+        own.last = self._evaluated_steps
+        own.add(step, ratio, math.log(fault / usual))
         looks = _LOOKS * steps_between("intermittent", self.policy.false_page_steps)
         limit = math.log(self._ranks * looks)
         if own.sum > limit and column not in self.alarms and own.events >= _EVENTS_MIN:
@@ -219,7 +219,7 @@ class IntermittentTest:
         rows = [
             (
                 *(column, own.onset_step, own.first, own.last, own.events, own.sum, own.ratio),
-                *(self.alarms.get(column, -1), *itertools.chain(*own.slow), *[0] * 2 * (_KEPT - len(own.slow))),
+                *(self.alarms.get(column, -1), *itertools.chain(*own.slow), *[-1] * 2 * (_KEPT - len(own.slow))),
             )
             for column, own in self._cusums.items()
         ]
@@ -242,7 +242,9 @@ class IntermittentTest:
         for column, onset_step, first, last, events, total, ratio, alarm, *slow in rows:
             if 0 <= column < self._ranks:
                 own = _Cusum(int(onset_step), int(first), int(last), int(events), total, ratio)
-                own.slow.extend((int(step), weight) for step, weight in zip(slow[::2], slow[1::2], strict=True) if step)
+                own.slow.extend(
+                    (int(step), weight) for step, weight in zip(slow[::2], slow[1::2], strict=True) if step >= 0
+                )
                 self._cusums[int(column)] = own
                 if alarm >= 0:
                     self.alarms[int(column)] = int(alarm)
