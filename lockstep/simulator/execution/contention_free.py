@@ -79,26 +79,24 @@ def first_link_contention(graph: Graph, start: _Times, flow_end: _Times) -> floa
 
 
 def first_compute_overlap(graph: Graph, start: _Times, end: _Times) -> float:
-    """Return the first moment at which a class of ranks computes while gradients of it travel."""
-    computing = graph.queue == COMPUTE
-    first = NEVER
-    gradients = np.flatnonzero(graph.queue == GRADIENT)
-    by_class: dict[int, list[int]] = {}
-    for operation in gradients:
-        for member in graph.flows[graph.flow[operation]].members:
-            by_class.setdefault(member, []).append(int(operation))
-    for member, operations in by_class.items():
-        mine = np.concatenate([np.flatnonzero(computing & (graph.owner == member)), operations])
-        first = min(first, _first_in_common(np.zeros(len(mine)), start[mine], end[mine]))
-    return first
+    """Return the first moment at which a class of ranks computes while gradients of it travel.
 
-
-def _first_in_common(place: NDArray[np.generic], start: _Times, end: _Times) -> float:
-    """Return the first moment at which two of the intervals of one place overlap."""
+    Computations of a class follow each other, up to rounding errors: only pairs with a gradient are compared.
+    """
     lasting = end > start
-    place, start, end = place[lasting], start[lasting], end[lasting]
-    order = np.lexsort((start, place))
-    place, start, end = place[order], start[order], end[order]
-    # Where intervals of a place overlap at all, the first that do are neighbours by start.
-    meets = (place[1:] == place[:-1]) & (start[1:] < end[:-1])
-    return float(start[1:][meets].min(initial=NEVER))
+    gradients = np.flatnonzero(lasting & (graph.queue == GRADIENT))
+    by_class: dict[int, list[int]] = {}
+    for operation in gradients.tolist():
+        for member in graph.flows[graph.flow[operation]].members:
+            by_class.setdefault(member, []).append(operation)
+    computing = lasting & (graph.queue == COMPUTE) & (end > start[gradients].min(initial=NEVER))
+    computations = np.flatnonzero(computing)
+    computations = computations[np.lexsort((end[computations], graph.owner[computations]))]
+    owners = graph.owner[computations]
+    first = NEVER
+    for member, operations in by_class.items():
+        mine = computations[owners.searchsorted(member) : owners.searchsorted(member, side="right")]
+        following = end[mine].searchsorted(start[operations], side="right")  # the first not over by then
+        meets = np.maximum(np.append(start[mine], NEVER)[following], start[operations])
+        first = min(first, float(meets[meets < end[operations]].min(initial=NEVER)))
+    return first
