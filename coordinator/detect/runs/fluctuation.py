@@ -207,6 +207,11 @@ class FluctuationTest(Learner):
         return self._noise.sigma > self.policy.noisy_sigma
 
     @property
+    def _may_be_noisy(self) -> bool:
+        """Whether the noise may be that of a noisy job: few steps show it only roughly."""
+        return self._noise.sigma_of_mean(1) > self.policy.noisy_sigma
+
+    @property
     def _is_quiet_job(self) -> bool:
         return self._noise.sigma <= self.policy.quiet_sigma
 
@@ -215,7 +220,7 @@ class FluctuationTest(Learner):
         """Whether a sum of residuals detects a shift sooner than means do, and noise is too fast to mimic one."""
         noise = self._noise
         is_fast = noise.samples >= _MEMORY_SAMPLES and noise.correlation < _CORRELATION_MAX
-        return self._is_noisy or (is_fast and not self._is_quiet_job)
+        return self._may_be_noisy or (is_fast and not self._is_quiet_job)
 
     def _clipped(self, steps: int) -> list[float]:
         """Return the last deviations, each clipped at what one of several steps may contribute."""
@@ -238,8 +243,8 @@ class FluctuationTest(Learner):
 
     @property
     def _is_shifted(self) -> bool:
-        """Whether a shift is an alarm by itself. Below `noisy_sigma` a small one only keeps an alarm of means."""
-        return self._has_shift and (self._is_noisy or self._residuals.mean > _SHIFT_SIGMAS * self._noise.sigma)
+        """Whether a shift is an alarm by itself. In less noise a small one only keeps an alarm of means."""
+        return self._has_shift and (self._may_be_noisy or self._residuals.mean > _SHIFT_SIGMAS * self._noise.sigma)
 
     @property
     def _has_shift(self) -> bool:
