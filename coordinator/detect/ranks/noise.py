@@ -64,6 +64,7 @@ class PresentScatter:
         self._is_padding_KM = np.arange(width) >= self._known_K[:, None]
         self._caution_K = np.where(self._known_K < _SAMPLES_MIN, 0.0, _QUANTILE_ERROR * np.sqrt(self._known_K))
         self._rate_K = np.minimum(self._known_K / _SAMPLES_MIN, _RATE)
+        self._has_common_K = self._known_K >= _COMMON_MIN
         self._short = np.flatnonzero(self._known_K < _SHORT)
         self._rate_K[self._short] = 1
         steps_S = -(-_SAMPLES_MIN // np.maximum(self._known_K[self._short], 1))
@@ -84,12 +85,13 @@ class PresentScatter:
         zero_count_K = _count_zero(difference_KM)
         difference_KM.sort(axis=1)
         common_K = difference_KM[self._rows_K, (_QUANTILE * (self._known_K - 1)).astype(np.intp)]
-        common_K[(self._known_K < _COMMON_MIN) | np.isinf(common_K)] = 0
+        is_known_K = np.isfinite(common_K)
+        common_K[~(self._has_common_K & is_known_K)] = 0
         self.common_K = common_K.astype(np.float64)
         difference_KM -= common_K[:, None]
         np.abs(difference_KM, out=difference_KM)
         difference_KM.sort(axis=1)
-        now_K = _moving_sigma(difference_KM, zero_count_K, self._caution_K)
+        now_K = _moving_sigma(difference_KM, self._known_K * is_known_K, zero_count_K, self._caution_K)
         short = self._short
         if len(short):
             last_TSM = self.last_TSM
@@ -98,10 +100,9 @@ class PresentScatter:
             used_STM = np.where(self._is_used_TS[:, :, None], last_TSM, np.float32(np.inf)).swapaxes(0, 1)
             used_SM = used_STM.reshape(len(short), -1)
             used_SM.sort(axis=1)
-            now_K[short] = _moving_sigma(used_SM, _count_zero(used_SM), 0.0)
-        change_K = now_K - np.where(np.isnan(self.sigma_K), now_K, self.sigma_K)
-        np.copyto(self.sigma_K, now_K, where=np.isnan(self.sigma_K))
-        self.sigma_K += self._rate_K * np.nan_to_num(change_K)
+            now_K[short] = _moving_sigma(used_SM, np.isfinite(used_SM).sum(axis=1), _count_zero(used_SM), 0.0)
+        before_K = np.where(np.isnan(self.sigma_K), now_K, self.sigma_K)
+        self.sigma_K = np.where(np.isnan(now_K), before_K, before_K + self._rate_K * (now_K - before_K))
 
 
 def _count_zero(difference_KM: "Floats") -> "Places":
@@ -109,13 +110,14 @@ def _count_zero(difference_KM: "Floats") -> "Places":
     return zero_count_K
 
 
-def _moving_sigma(sorted_KM: "Floats", zero_count_K: "Places", caution_K: "Figures | float") -> "Figures":
-    """Return the scatter of rows of absolute movements, in ascending order; unknown ones are infinite.
+def _moving_sigma(
+    sorted_KM: "Floats", known_K: "Places", zero_count_K: "Places", caution_K: "Figures | float"
+) -> "Figures":
+    """Return the scatter of rows of absolute movements, in ascending order, the unknown ones last.
 
-    It is a quantile of those that are not among the `zero_count_K` of zero, `caution_K` places lower. NaN where none is
-    known.
+    It is a quantile of the `known_K` first that are not among the `zero_count_K` of zero, `caution_K` places lower. NaN
+    where none is known.
     """
-    known_K = np.count_nonzero(np.isfinite(sorted_KM), axis=1)
     moving_K = known_K - zero_count_K
     middle_K = zero_count_K + np.maximum(_QUANTILE * (moving_K - 1) - caution_K, 0).astype(np.intp)
     middle_K = np.minimum(middle_K, np.maximum(known_K - 1, 0))
