@@ -82,7 +82,7 @@ class PartTests:
         self._correlation = np.zeros(len(self.names))  # of the ranks of a replica, in each part
         self._steps = 0
         self._rest_KR = np.zeros((len(self.names), len(stages.group_R)), dtype=np.float32)  # of own work, ratio
-        self._place_effects = tuple(PlaceEffects(places, stages) for _ in self.names)
+        self._place_effects = tuple(PlaceEffects(places, stages, replicas) for _ in self.names)
         own = as_policy(policy, len(self.names) * len(stages.group_R))
         self.test = CusumTest([stages.group_R] * len(self.names), own, test="parts", learns_tail=True)
 
@@ -95,8 +95,8 @@ class PartTests:
         seconds: dict[str, NDArray[np.float32]] = {}
         for name, effects in zip(self.names, self._place_effects, strict=True):
             if name in parts:
-                own_R, effect_R = np.ascontiguousarray(parts[name], dtype=np.float32), effects.effect_R
-                seconds[name] = own_R if effect_R is None else own_R - (effect_R * scale_R).astype(np.float32)
+                own_R, effect_R = np.ascontiguousarray(parts[name], dtype=np.float32), effects.seconds_R(scale_P)
+                seconds[name] = own_R if effect_R is None else own_R - effect_R
         disjoint = [seconds_R for name, seconds_R in seconds.items() if name != OFF_CPU]
         own_R = self._above_stage(np.sum(disjoint, axis=0)) if disjoint else np.zeros(len(scale_R), dtype=np.float32)
         for place, (name, series_group) in enumerate(zip(self.names, self.test.series_groups, strict=True)):
@@ -107,8 +107,7 @@ class PartTests:
                 effects, is_slow_R = self._place_effects[place], series_group.alarm_N
                 if (factor_R := effects.noise_factor_R) is not None:
                     factor_N[series_group.span] = factor_R
-                effects.learn_noise(seconds[name], self._stages.median(seconds[name]), scale_P, is_slow_R)
-                effects.learn(rest_R, is_slow_R)
+                effects.learn(np.ascontiguousarray(parts[name], dtype=np.float32), scale_P, is_slow_R)
         if not np.isnan(deviation_N).all():
             self.test.step(deviation_N, step, noise_factor_N=factor_N)
 

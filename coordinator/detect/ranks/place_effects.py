@@ -5,8 +5,9 @@ Pure. A lasting term of the additive model, next to those of stage, replica, wor
 replica and on a node; a training is laid out that way from its first step on, in all replicas or on all nodes. What
 nine tenths of the ranks at a place have beyond the median place of their stage is the place's; what fewer have is a
 rank's. A rank in alarm shows nothing of the layout, nor do the others of a small replica that has one: such a replica
-is compared by one of them, whatever its own level is. An onset is clipped at the noise until it alarms. Ranks that read
-a batch scatter more than ranks that only compute, so noise is learnt per place as well.
+is compared by one of them, whatever its own level is. An onset is clipped at the noise until it alarms. An effect is a
+share of the work or a time: in a shorter step, as a warm-up fades, the same time is a larger ratio. Ranks that read a
+batch scatter more than ranks that only compute, so noise is learnt per place as well.
 
 Shapes: R ranks, L places, M sampled members of a place.
 """
@@ -35,21 +36,29 @@ _YOUNG_STEPS = 8
 _FAR_MOVES = 3.0  # usual differences; clip of one difference, since an onset or a stall is not noise
 _NOISIER_FACTOR = 1.5  # two estimates from 64 differences rarely differ by more
 _MOVES_MIN = 1e-6  # ratio; smaller differences are rounding errors
+_PACE_MIN = 1e-9  # steps per second, below any
 
 
 class PlaceEffects(Learner):
     """State of the `places` of one layout, each of at least two ranks; None if each rank is alone at its place."""
 
-    LEARNT = ("_level_LM", "_last_LM", "_effect_L", "_moves_L", "_steps")
+    LEARNT = ("_level_LM", "_last_LM", "_effect_L", "_pace_L", "_moves_L", "_steps")
 
-    def __init__(self, places: Groups | None, stages: Groups) -> None:
+    def __init__(self, places: Groups | None, stages: Groups, replicas: Groups | None = None) -> None:
         self.places = places
         self._member_LM = np.zeros((0, 1), dtype=np.int32) if places is None else _sampled(places)
         self._stage_L = stages.of(self._member_LM[:, 0].astype(np.intp))
         self._stages = Groups(self._stage_L)
+        member_R = self._member_LM.ravel().astype(np.intp)
+        stage_R = stages.of(member_R)
+        self._peers = Groups(stage_R)
+        if replicas is not None:
+            cells = Groups(stage_R * replicas.count + replicas.of(member_R))
+            self._peers = self._peers if (cells.sizes_G == 1).any() else cells
         self._level_LM = np.zeros(self._member_LM.shape, dtype=np.float32)
         self._last_LM = np.zeros_like(self._level_LM)
         self._moves_L = np.zeros(len(self._level_LM), dtype=np.float32)  # mean difference between two steps, ratio
+        self._pace_L = np.zeros_like(self._moves_L)  # steps per second that the levels are ratios of
         self._steps = 0
         self._effect_L = np.zeros(len(self._level_LM), dtype=np.float32)
 
@@ -78,45 +87,71 @@ class PlaceEffects(Learner):
         assert self.places is not None
         return self.places.spread(figures_L)
 
-    def learn_noise(
+    def seconds_R(self, scale_P: "NDArray[np.floating]") -> "Floats | None":
+        """Return the seconds of `effect_R` in a step, given those that a ratio of 1 stands for in each stage."""
+        if not self._effect_L.any():
+            return None
+        scale_L = scale_P[self._stage_L]
+        return self._spread((self._effect_L * scale_L * self._growth_L(scale_L)).astype(np.float32))
+
+    def _growth_L(self, scale_L: "NDArray[np.floating]") -> "NDArray[np.floating]":
+        """Return how many times as large a ratio the same time is as at the pace of the levels, at least 1."""
+        return np.fmax(1 / (scale_L * np.maximum(self._pace_L, np.float32(_PACE_MIN))), 1)
+
+    def learn(
         self,
         own_R: "Floats",
-        reference_P: "NDArray[np.floating]",
         scale_P: "NDArray[np.floating]",
         is_left_out_R: "Marks | None",
     ) -> None:
-        """Add the own work of ranks and stages in one step, and what it is a ratio of, seconds, NaN if unknown.
+        """Add own work in one step, and what a ratio of 1 stands for in each stage, seconds, NaN if unknown.
 
-        Nothing is learnt of ranks in `is_left_out_R`. Noise is not measured over the replicas: of two ranks in one, the
-        lower one is the reference of the other.
+        Nothing is learnt of ranks in `is_left_out_R`. Ranks are compared with the median of those that have the same
+        layers and batch, if any has.
         """
         if self.places is None:
             return
-        self._steps += 1
-        stage_L1 = self._stage_L[:, None]
-        now_LM = (own_R[self._member_LM] - reference_P[stage_L1]) / scale_P[stage_L1]
-        is_left_out_LM = self._is_left_out(now_LM, is_left_out_R)
-        if self._steps > 1:
-            moves_LM = np.abs(now_LM - self._last_LM)
-            if self._steps > _YOUNG_STEPS:
-                np.minimum(moves_LM, _FAR_MOVES * self._moves_L[:, None], out=moves_LM)
-            moves_LM[is_left_out_LM | np.isnan(moves_LM)] = 0
-            change_L = moves_LM.mean(axis=1) - self._moves_L
-            self._moves_L += change_L * np.float32(max(1 / (self._steps - 1), _MOVES_RATE))
-        self._last_LM = now_LM
+        own_LM, scale_L = own_R[self._member_LM], scale_P[self._stage_L].astype(np.float32)
+        is_left_out_LM = np.isnan(own_LM)
+        if is_left_out_R is not None:
+            is_left_out_LM |= is_left_out_R[self._member_LM]
+        self._learn_noise(own_LM, scale_L, is_left_out_LM)
+        self._learn_level(self._deviation_from_peers(own_LM) / scale_L[:, None], scale_L, is_left_out_LM)
+        self._compare(None if is_left_out_R is None else is_left_out_R[self._member_LM])
 
-    def learn(self, deviation_R: "Floats", is_left_out_R: "Marks | None") -> None:
-        """Add the ranks' deviations of the same step, ratios without the effects so far, NaN if unknown."""
-        if self.places is None:
+    def _deviation_from_peers(self, values_LM: "Floats") -> "Floats":
+        usual = self._peers.spread(self._peers.median(values_LM.ravel()).astype(np.float32, copy=False))
+        deviation_LM: Floats = values_LM - usual.reshape(values_LM.shape)
+        return deviation_LM
+
+    def _learn_noise(self, own_LM: "Floats", scale_L: "Floats", is_left_out_LM: "Marks") -> None:
+        """Learn what changes from step to step beyond the median change of the peers.
+
+        Of two peers each has the noise of both in half of the steps: which one causes it is unknown.
+        """
+        self._steps += 1
+        change_LM: Floats = own_LM - self._last_LM
+        self._last_LM = own_LM
+        if self._steps == 1:
             return
-        change_LM = deviation_R[self._member_LM] + self._effect_L[:, None] - self._level_LM
-        change_LM[self._is_left_out(change_LM, is_left_out_R)] = 0
-        rate = np.float32(max(_YOUNG_WEIGHT / (_YOUNG_WEIGHT + self._steps), _RATE))
+        moves_LM = np.abs(self._deviation_from_peers(change_LM)) / scale_L[:, None]
+        if self._steps > _YOUNG_STEPS:
+            np.minimum(moves_LM, _FAR_MOVES * self._moves_L[:, None], out=moves_LM)
+        moves_LM[is_left_out_LM | np.isnan(moves_LM)] = 0
+        change_L = moves_LM.mean(axis=1) - self._moves_L
+        self._moves_L += change_L * np.float32(max(1 / (self._steps - 1), _MOVES_RATE))
+
+    def _learn_level(self, now_LM: "Floats", scale_L: "Floats", is_left_out_LM: "Marks") -> None:
+        rate = np.float32(max(_YOUNG_WEIGHT / (_YOUNG_WEIGHT + self._steps - 1), _RATE))
+        usual_LM = self._level_LM * self._growth_L(scale_L).astype(np.float32)[:, None]
+        change_LM = now_LM - usual_LM
+        change_LM[is_left_out_LM | np.isnan(change_LM)] = 0
         if rate <= _RATE:
             most_L1 = _FAR_MOVES * self._moves_L[:, None]
             np.clip(change_LM, -most_L1, most_L1, out=change_LM)
-        self._level_LM += change_LM * rate
-        self._compare(None if is_left_out_R is None else is_left_out_R[self._member_LM])
+        self._level_LM += (usual_LM + change_LM - self._level_LM) * rate
+        pace_L: Floats = np.where(np.isnan(scale_L), self._pace_L, np.reciprocal(scale_L))
+        self._pace_L += (pace_L - self._pace_L) * rate
 
     def _compare(self, is_left_out_LM: "Marks | None") -> None:
         """Update the effects; places of which nothing is known now keep theirs."""
@@ -130,10 +165,6 @@ class PlaceEffects(Learner):
         middle_L = ordered_LM[rows_L, np.minimum(known_L // 2, members - 1)]
         above_L = lowest_L - self._stages.spread(self._stages.median(middle_L))
         self._effect_L = np.where(np.isnan(above_L), self._effect_L, np.maximum(above_L, np.float32(0)))
-
-    def _is_left_out(self, values_LM: "Floats", is_left_out_R: "Marks | None") -> "Marks":
-        is_left_out_LM: Marks = np.isnan(values_LM)
-        return is_left_out_LM if is_left_out_R is None else is_left_out_LM | is_left_out_R[self._member_LM]
 
 
 def _sampled(places: Groups) -> "NDArray[np.int32]":

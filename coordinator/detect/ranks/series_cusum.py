@@ -182,12 +182,15 @@ class CusumTest:
     def warm_P(self) -> "Marks | None":
         """Return the noise groups whose noise is known well enough to evaluate them, None if all are.
 
-        Quiet groups get there early, others after `warm_up_steps`.
+        Quiet groups, in which no series is noisy either, get there early, others after `warm_up_steps`.
         """
         policy = self.policy
         if self.evaluated_steps > policy.warm_up_steps:
             return None
-        warm_P: Marks = self._may_be_early_P & (self.limits.cautious_P < policy.early_sigma)
+        sigma_P = self.limits.cautious_P
+        if self._noise_factor_N is not None:
+            sigma_P = sigma_P * self._noise_groups.highest(self._noise_factor_N)
+        warm_P: Marks = self._may_be_early_P & (sigma_P < policy.early_sigma)
         warm_P &= self.noise.samples_P >= policy.early_samples
         return warm_P
 

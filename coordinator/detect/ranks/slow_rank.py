@@ -82,7 +82,7 @@ class SlowRankTest:
         self._batches = self.replica_groups if self.has_replicas else None
         self._references = References(self.stage_groups, self._batches)
         self._expert_places = expert_places(place_R, self._batches)
-        self.place_effects = PlaceEffects(places_of(self._batches, hosts), self.stage_groups)
+        self.place_effects = PlaceEffects(places_of(self._batches, hosts), self.stage_groups, self._batches)
         """Work beyond the stage that all ranks at one place of their replicas and nodes have."""
         self._past = StagePast(self.stage_groups.count)
         self._pauses = 0
@@ -159,9 +159,10 @@ class SlowRankTest:
             self.shift_R = self.work.seconds(compute_R, work_R, lambda: self.ranks.suspicious)
         if self.shift_R is not None:
             own_R -= self.shift_R
-        effect_R = self.place_effects.effect_R
+        worked_R = own_R.copy()
+        effect_R = self.place_effects.seconds_R(self.scale_P)
         if effect_R is not None:
-            own_R -= effect_R * self.stage_groups.spread(self.scale_P).astype(np.float32)
+            own_R -= effect_R
         if not self.ranks.is_warm:
             # How much of compute depends on the work is unknown in the first steps, which are also warm-up.
             self._test.forbid_early([self.stages] if self.shift_R is None else self._test.series_groups)
@@ -172,12 +173,12 @@ class SlowRankTest:
             reference_P, shared_D = self._references.split(own_R, by_cell=self._is_uneven)
         self._past.add(reference_P)
         self.scale_P = np.maximum(np.fmax(reference_P, self._past.usual_P), SECONDS_MIN)
-        self.place_effects.learn_noise(own_R, reference_P, self.scale_P, self._is_no_layout_R())
         self._compare(own_R, reference_P, shared_D, deviation_N[self.replicas.span])
         if self.stage_groups.count > 1:
             common, deviation_N[self.stages.span] = self._compare_stages(reference_P, own_R)
         self._test.step(deviation_N, step, unit_P=self._unit_P(reference_P), noise_factor_N=self._noise_factor_N())
-        self.place_effects.learn(own_R, self._is_no_layout_R())
+        worked_R[np.isnan(own_R)] = np.nan
+        self.place_effects.learn(worked_R, self.scale_P, self._is_no_layout_R())
         self._look_closer(parts, step)
         if self.stage_groups.count > 1:
             deviation_P, steps = deviation_N[self.stages.span], self.stages.evaluated_steps
