@@ -50,6 +50,7 @@ _EVENTS_MIN = 4  # slow steps before a rank is named
 _SCHEDULED_MIN = 5  # slow steps that make a schedule; fewer do if there are no others
 _PERIOD_MIN = 10  # steps: checkpoints are not written more often
 _PERIOD_JITTER = 0.05
+_MISSED_MAX = 2  # steps of a short schedule that may not have been slow, or not been evaluated
 _ANCHORS = 3  # last slow steps from which a schedule is followed back
 _SCHEDULE_STEPS = 512  # without a slow step end what is known of a schedule
 _FORGOTTEN = 0.05  # steps; a count that has faded below this is dropped
@@ -92,7 +93,7 @@ def _on_schedule(steps: "Sequence[int]") -> set[int]:
     for period, last in itertools.product(periods, steps[-_ANCHORS:]):
         slack = max(1, round(_PERIOD_JITTER * period))
         found, at, missed = {last}, last, 0
-        while missed <= max(1, len(found) // 2) and at > steps[0]:
+        while missed <= max(_MISSED_MAX, len(found) // 2) and at > steps[0]:
             near = min(known, key=lambda step: abs(step - (at - period)))
             is_on = abs(near - (at - period)) <= slack
             at, missed = (near, missed) if is_on else (at - period, missed + 1)
