@@ -175,14 +175,15 @@ class SlowRankTest:
         self.scale_P = np.maximum(np.fmax(reference_P, self._past.usual_P), SECONDS_MIN)
         self._compare(own_R, reference_P, shared_D, deviation_N[self.replicas.span])
         if self.stage_groups.count > 1:
-            common, deviation_N[self.stages.span] = self._compare_stages(reference_P, own_R)
+            common, share_P = self._compare_stages(reference_P, own_R)
+            deviation_N[self.stages.span] = self._past.less_explained(reference_P, share_P, common)
         self._test.step(deviation_N, step, unit_P=self._unit_P(reference_P), noise_factor_N=self._noise_factor_N())
         worked_R[np.isnan(own_R)] = np.nan
         self.place_effects.learn(worked_R, self.scale_P, self._is_no_layout_R())
         self._look_closer(parts, step)
         if self.stage_groups.count > 1:
-            deviation_P, steps = deviation_N[self.stages.span], self.stages.evaluated_steps
-            self._past.learn(common, deviation_P, self.stages.suspicious, evaluated_steps=steps, policy=self._policy)
+            steps = self.stages.evaluated_steps
+            self._past.learn(common, share_P, self.stages.suspicious, evaluated_steps=steps, policy=self._policy)
 
     @property
     def mirrored_alarms(self) -> tuple[int, ...]:

@@ -78,6 +78,17 @@ class StagePast(Learner):
             common, ratio_P = self._growth(reference_P, self._past_P)
         return common, ratio_P / common - 1
 
+    def less_explained(self, reference_P: "Figures", deviation_P: "Figures", common: float) -> "Figures":
+        """Return the deviations, or those from a change that is as many seconds in all stages where these are less.
+
+        A stage's work beyond the others is a share of the work or a time: as a warm-up fades that takes all stages the
+        same time, a stage that works longer keeps a larger share of what is left.
+        """
+        change_P = reference_P - self._past_P
+        above_P = change_P - self._all_stages.reference(change_P)[0]
+        less_P: Figures = np.minimum(deviation_P, above_P / np.maximum(common * self._past_P, SECONDS_MIN))
+        return less_P
+
     def _growth(self, reference_P: "Figures", past_P: "Figures") -> "tuple[float, Figures]":
         """Return the growth of the stages' common work over a past, and that of each stage, ratios."""
         ratio_P = reference_P / np.maximum(past_P, SECONDS_MIN)

@@ -375,6 +375,18 @@ def test_who_is_left_alone_is_evaluated_and_names_no_other():
     assert first_alarms(own, replicas=[rank // 2 for rank in range(8)]).keys() == {2}
 
 
+@pytest.mark.parametrize("longer", [1.3, 1.6])
+@pytest.mark.parametrize("fade_steps", [8, 20])
+def test_a_long_last_stage_is_not_slow_as_warm_up_fades(longer, fade_steps):
+    """The first steps take all stages the same time longer, so the last stage's share of the work grows as that fades."""
+    rng = np.random.default_rng(1)
+    stages = np.repeat(range(4), 32)
+    own = np.where(stages == 3, longer, 1.0) * 0.4 * (1 + 0.004 * rng.standard_normal((200, len(stages))))
+    own += 8 * 0.4 * np.exp(-np.arange(200) / fade_steps)[:, None]
+    replicas = [rank % 32 // 4 for rank in range(len(stages))]
+    assert first_alarms(own, stages.tolist(), replicas) == {}
+
+
 def test_one_long_step_of_a_stage_does_not_become_its_past():
     """A replica that writes alone stalls its stage for seconds: the other stage is not slow among the stages then."""
     own = generate(Scenario(degrees="tp=2,pp=2,dp=2", steps=160)).self_seconds.copy()
