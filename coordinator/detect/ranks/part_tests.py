@@ -92,11 +92,11 @@ class PartTests:
         scale_R = self._stages.spread(scale_P.astype(np.float32))
         self._steps += 1
         factor_N = np.ones(self.test.count, dtype=np.float32)
-        seconds: dict[str, NDArray[np.float32]] = {}
+        worked = {name: np.ascontiguousarray(parts[name], dtype=np.float32) for name in self.names if name in parts}
+        seconds = dict(worked)
         for name, effects in zip(self.names, self._place_effects, strict=True):
-            if name in parts:
-                own_R, effect_R = np.ascontiguousarray(parts[name], dtype=np.float32), effects.seconds_R(scale_P)
-                seconds[name] = own_R if effect_R is None else own_R - effect_R
+            if name in worked and (effect_R := effects.seconds_R(scale_P)) is not None:
+                seconds[name] = worked[name] - effect_R
         disjoint = [seconds_R for name, seconds_R in seconds.items() if name != OFF_CPU]
         own_R = self._above_stage(np.sum(disjoint, axis=0)) if disjoint else np.zeros(len(scale_R), dtype=np.float32)
         for place, (name, series_group) in enumerate(zip(self.names, self.test.series_groups, strict=True)):
@@ -107,7 +107,7 @@ class PartTests:
                 effects, is_slow_R = self._place_effects[place], series_group.alarm_N
                 if (factor_R := effects.noise_factor_R) is not None:
                     factor_N[series_group.span] = factor_R
-                effects.learn(np.ascontiguousarray(parts[name], dtype=np.float32), scale_P, is_slow_R)
+                effects.learn(worked[name], scale_P, is_slow_R)
         if not np.isnan(deviation_N).all():
             self.test.step(deviation_N, step, noise_factor_N=factor_N)
 

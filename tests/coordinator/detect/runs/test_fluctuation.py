@@ -39,6 +39,15 @@ def feed(values, *, work=None, imbalance=None, test=None):
     return test, alarms
 
 
+def sure_steps(values):
+    """Return the test and the steps after which its verdict was sure."""
+    test, sure = FluctuationTest(POLICY), []
+    for step, value in enumerate(values):
+        test.step(RunSample(step_seconds=float(value)), step)
+        sure += [step] * test.is_sure
+    return test, sure
+
+
 @pytest.mark.parametrize(("ratio", "latest_p50", "latest_p95"), [(0.05, 3, 5), (0.08, 3, 4), (0.2, 3, 4), (1.0, 3, 4)])
 def test_a_slower_run_is_told_at_its_third_step(ratio, latest_p50, latest_p95):
     """From +5 % up the verdict comes at the third step, mostly, with the step where it began and its size.
@@ -92,10 +101,7 @@ def test_a_slower_job_in_noise_is_sure_within_forty_steps(ratio, correlation, no
     for seed in range(6):
         values = steps(350, noise=noise, correlation=correlation, seed=seed)
         values[150:] *= 1 + ratio
-        test, sure = FluctuationTest(POLICY), []
-        for step, value in enumerate(values):
-            test.step(RunSample(step_seconds=float(value)), step)
-            sure += [step] * test.is_sure
+        test, sure = sure_steps(values)
         found.append(150 <= sure[0] < 190)
         assert test.baseline_seconds == pytest.approx(0.5, rel=0.15)
     assert sum(found) >= 5
@@ -107,10 +113,7 @@ def test_noise_that_may_be_that_of_a_noisy_job_hides_no_shift():
     for seed in range(24):
         values = steps(200, noise=0.047, correlation=0.5, seed=seed)
         values[150:] *= 1.18
-        test, sure = FluctuationTest(POLICY), []
-        for step, value in enumerate(values):
-            test.step(RunSample(step_seconds=float(value)), step)
-            sure += [step] * test.is_sure
+        sure = sure_steps(values)[1]
         found.append(bool(sure) and 150 <= sure[0] < 190)
     assert np.mean(found) > 0.85
 
