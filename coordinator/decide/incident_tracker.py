@@ -242,6 +242,7 @@ class IncidentTracker:
         if before.kind != anomalies[0].kind or is_reason_of(anomalies[0], before):
             before = refined(before, anomalies[0])
         worst = max(anomalies, key=lambda anomaly: (anomaly.acts, anomaly.excess_ratio))
+        is_explained = bool(before.diagnosed and (before.function or before.root_cause))
         ranks = tuple(dict.fromkeys((*before.ranks, *(rank for anomaly in anomalies for rank in anomaly.ranks))))
         cause = before.cause
         if worst.cause == cause:
@@ -250,7 +251,7 @@ class IncidentTracker:
             other, steps = self._other_cause.get(incident_id, (worst.cause, 0))
             steps = steps + 1 if other == worst.cause else 1
             self._other_cause[incident_id] = (worst.cause, steps)
-            is_settled = before.diagnosed and (before.function or before.root_cause)
+            is_settled = is_explained and cause != UNKNOWN  # captured steps are not evaluated: later ones may show it
             if steps >= self.policy.cause_steps and not is_settled:
                 cause = worst.cause
         # The domain that a rank delays most, and the slowest of parallel groups, vary from step to step.
@@ -267,7 +268,7 @@ class IncidentTracker:
             numbers=worst.numbers,
             part=worst.part,
             evidence=before.evidence if cause == before.cause else worst.evidence,
-            confidence=before.confidence if cause == before.cause else worst.confidence,
+            confidence=before.confidence if cause == before.cause or is_explained else worst.confidence,
             # The gain from a slower run depends on its cause; that from slow ranks and links on how slow they are.
             prediction=None if cause != before.cause and worst.kind == FLUCTUATION else before.prediction,
         )

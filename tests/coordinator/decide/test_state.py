@@ -113,6 +113,21 @@ def test_only_a_diagnosis_that_says_something_settles_the_cause(function, cause)
     assert story.incident.cause == cause
 
 
+def test_a_diagnosis_settles_no_cause_that_was_never_known():
+    """A busy host may hide which part is longer while the incident opens and is captured: later steps show it, and settle it."""
+    story = Story(replace(POLICY, profile=ProfilePolicy(enabled=False)))
+    story.evaluate(60, anomaly(cause="unknown"))
+    found = {"function": "read", "root_cause": "data_reading", "confidence": "high"}
+    story.feed(ev.DiagnosedEvent, incident_id=story.incident.id, operator="", evidence=(), advice=(), **found)
+    steps = POLICY.run.cause_steps
+    for step in range(61, 61 + steps):
+        story.evaluate(step, anomaly(cause="data"))
+    for step in range(61 + steps, 61 + 2 * steps):
+        story.evaluate(step, anomaly(cause="host"))
+    assert (story.incident.cause, story.incident.root_cause) == ("data", "data_reading")
+    assert story.incident.confidence == "high"  # the diagnosis', which has compared calls
+
+
 @pytest.mark.parametrize(("cause", "acts"), [("host", False), ("unknown", True)])
 def test_an_incident_keeps_its_cause_unless_another_one_is_known(cause, acts):
     """In the steps before it closes nothing is longer any more; and that no part explains it is no other cause."""
