@@ -69,6 +69,16 @@ def test_a_period_is_no_fault(lost):
     assert first_alarms(slow) == {}
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_writer_of_which_half_is_not_known_is_not_named(seed):
+    """Where records are missing, checkpoints are seen at any steps of the schedule, and a stall is none of them."""
+    rng = np.random.default_rng(seed)
+    slow = np.zeros((800, 8), dtype=bool)
+    slow[14::15, 0] = rng.random(len(slow[14::15])) < 0.5
+    slow[381, 0] = True
+    assert first_alarms(slow) == {}
+
+
 @pytest.mark.parametrize("period", [20, 50, 300])
 def test_a_rank_that_begins_to_write_checkpoints_is_not_named(period):
     """Nor where the others have not been slow for so long that few steps would do."""
