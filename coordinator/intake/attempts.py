@@ -61,6 +61,13 @@ class Attempts:
         self.silent.update(ranks)
         self._live.difference_update(ranks)
 
+    def last_step_of(self, rank: int) -> int:
+        """Return the last step of the rank in the current attempt.
+
+        -1 if it is unknown: no record of the rank was placed, or its records continue with indices of another attempt.
+        """
+        return NOTHING if rank in self._voted else self.present.last_step.get(rank, NOTHING)
+
     def accepted_s(self, rank: int) -> float:
         """Return when a record of the rank was last accepted in the current attempt; -infinity if never."""
         return self._accepted_s.get(rank, float("-inf"))

@@ -114,9 +114,8 @@ class StepTimeline:
 
     @property
     def last_steps(self) -> "NDArray[np.int64]":
-        """Return the last step of each known rank, array of shape (R,); -1 for a rank without a record."""
-        last_step = self._attempts.present.last_step
-        return np.array([last_step.get(rank, NOTHING) for rank in self.ranks.tolist()], dtype=np.int64)
+        """Return the last step of each known rank, array of shape (R,); -1 if its records do not show that."""
+        return np.array([self._attempts.last_step_of(rank) for rank in self.ranks.tolist()], dtype=np.int64)
 
     @property
     def ranks_reporting(self) -> int:

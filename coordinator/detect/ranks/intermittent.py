@@ -90,9 +90,9 @@ class _Cusum:
 def _on_schedule(steps: "Sequence[int]") -> set[int]:
     """Return those of some slow steps, in ascending order, that are on one schedule; empty if none are.
 
-    Any steps of a schedule may be unknown if nearly all slow steps are a multiple of its period apart: by chance,
-    four or five steps in a row of a rank that is slow in one step of 20 have such a period in 1 of 100 cases. A schedule
-    that is kept less exactly, or that begins after other slow steps, shows by steps that follow each other.
+    Any steps of a schedule may be unknown if nearly all slow steps are multiples of its period apart: of a rank that is
+    slow in one step of 20 by chance, four or five steps in a row have such a period in 1 of 100 cases. A schedule that
+    is kept less exactly, or that begins after other slow steps, shows by steps that follow each other.
     """
     gaps = {later - step for step, later in itertools.combinations(steps, 2)}
     gaps |= {math.gcd(last - step, last - later) for last in steps for step, later in itertools.pairwise(steps)}

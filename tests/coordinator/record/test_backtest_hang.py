@@ -60,6 +60,16 @@ def test_a_rank_with_a_later_record_has_made_the_step():
     assert replay_lines(silent(log_of(), after=50, seconds=60, lacking=(5,))) == []
 
 
+@pytest.mark.parametrize("index", ["stands still", "begins again"])
+def test_a_rank_that_writes_records_under_another_index_has_not_stopped(index):
+    """Its own counter is wrong, and the run makes a pause before the others are far ahead of its last valid index."""
+    log = silent(log_of(), after=68, seconds=60)
+    step = log.columns["step"]
+    wrong = {"stands still": np.minimum(step, 64), "begins again": np.where(step > 64, step - 65, step)}[index]
+    log.columns["step"] = np.where(log.columns["rank"] == 1, wrong, step)
+    assert replay_lines(log) == []
+
+
 @pytest.mark.parametrize("lacking", [(), (5,)])
 def test_a_log_that_ends_is_no_hang(lacking):
     """Whether all ranks ended the last step or not."""
