@@ -41,12 +41,12 @@ def test_parameters_that_made_the_steps_are_found():
     assert found.cluster.device.memory_efficiency == found.parameters["memory_efficiency"]
 
 
-@pytest.mark.parametrize("others", [0, 4])
+@pytest.mark.parametrize("others", [0, 2])
 def test_no_parameter_serves_a_single_run(others):
-    """Of jobs that one outlier sends over the network alone, the network is not fitted; with four others it is."""
+    """Of jobs that one outlier sends over the network alone, the network is not fitted; with two others it is."""
     cluster = dgx_a100(2)
     slow = with_parameters(cluster, {"network/bandwidth_ratio": 0.2})
-    inside = [preset(model, way, Schedule(micro_batches=2)) for model in MODELS for way in WAYS]
+    inside = [preset(MODELS[0], way, Schedule(micro_batches=2)) for way in WAYS]
     across = [
         preset(MODELS[index % 2], Degrees(dp=16), Schedule(micro_batches=2 ** (index // 2)))
         for index in range(1 + others)
