@@ -1,6 +1,7 @@
 """All areas, and how cases are shared out among them and among processes."""
 
 import logging
+import math
 import multiprocessing
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -34,10 +35,12 @@ def run_areas(names: Sequence[str], cases: int, seed: int, processes: int) -> li
     whole = sum(AREAS[name][1] for name in names)
     parts = []
     for name in names:
-        blocks = max(1, round(cases * AREAS[name][1] / whole / harness.BLOCK))
-        for part in range(min(processes, blocks)):
-            first, last = blocks * part // processes, blocks * (part + 1) // processes
-            parts.append((name, seed, first * harness.BLOCK, (last - first) * harness.BLOCK))
+        count = max(1, round(cases * AREAS[name][1] / whole))
+        blocks = math.ceil(count / harness.BLOCK)  # a block has a state, so that one process runs all of it
+        shared = min(processes, blocks)
+        for part in range(shared):
+            first, end = (blocks * each // shared * harness.BLOCK for each in (part, part + 1))
+            parts.append((name, seed, first, min(end, count) - first))
     if processes == 1:
         return _merged(names, [run_part(*part) for part in parts])
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), quieten, max_tasks_per_child=1) as pool:
