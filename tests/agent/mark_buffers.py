@@ -1,9 +1,12 @@
 """Both writers of marks, under a clock of the test's own, over a ring in a file."""
 
+import fcntl
+import hashlib
 import importlib.util
 import os
 import subprocess
 import sys
+import sysconfig
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,19 +22,35 @@ ROOT = Path(__file__).resolve().parents[2]
 WRITERS = ("C", "Python")
 
 
+SOURCES = (ROOT / "setup.py", *sorted((ROOT / "lockstep").rglob("*.[ch]")))
+BUILDS = ROOT / "build" / "extension"
+
+
 @cache
 def extension():
-    """Return the C extension, built from this checkout as an installation builds it."""
-    with TemporaryDirectory() as directory:
-        command = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", directory, "--build-temp", directory]
+    """Return the C extension, built from this checkout as an installation builds it, once for all processes."""
+    python = f"{sys.implementation.cache_tag} {sysconfig.get_platform()}".encode()
+    digest = hashlib.sha256(b"\0".join((python, *(path.read_bytes() for path in SOURCES)))).hexdigest()[:16]
+    BUILDS.mkdir(parents=True, exist_ok=True)
+    with (BUILDS / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        built = next((BUILDS / digest).glob("lockstep/agent/_marks*.so"), None) or _build(BUILDS / digest)
+    spec = importlib.util.spec_from_file_location("lockstep.agent._marks", built)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _build(target):
+    """Build the extensions into a folder, which appears when they are whole; return the path of the agent's."""
+    with TemporaryDirectory(dir=BUILDS) as directory:
+        output = ["--build-lib", f"{directory}/lib", "--build-temp", directory]
+        command = [sys.executable, "setup.py", "-q", "build_ext", *output]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        built = next(Path(directory).glob("lockstep/agent/_marks*.so"), None)
-        if built is None:  # an installation goes on without it, and so do the other tests
+        if not any(Path(directory).glob("lib/lockstep/agent/_marks*.so")):  # an installation goes on without it
             pytest.skip(f"the C extension cannot be built here: {done.stderr[-300:]}")
-        spec = importlib.util.spec_from_file_location("lockstep.agent._marks", built)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
+        Path(directory, "lib").rename(target)
+    return next(target.glob("lockstep/agent/_marks*.so"))
 
 
 def writer(name):

@@ -10,6 +10,8 @@ from torch.utils.data import DataLoader, Dataset
 from lockstep.agent.capture import loader_watch
 from lockstep.agent.capture.loader_watch import LoaderWatch
 
+pytestmark = pytest.mark.torch
+
 BATCHES = 12
 
 

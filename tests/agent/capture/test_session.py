@@ -10,6 +10,8 @@ import pytest
 from lockstep.agent.capture.session import FORKS, THEIRS, ProfilerSession
 from tests.agent.test_jobs import start
 
+pytestmark = pytest.mark.torch
+
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
@@ -21,7 +23,6 @@ def scenes(tmp_path_factory):
     return {each.pop("scene"): each for each in results}
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("scene", "expected"),
     [
@@ -38,7 +39,6 @@ def test_scene(scenes, scene, expected):
     assert (result["state"], result["reason"], result["steps"], result["theirs"]) == expected
 
 
-@pytest.mark.torch
 def test_profiler_on_another_thread(scenes):
     """It waits for a boundary, where ours ends with the steps it has; theirs is whole."""
     result = scenes["profiler_on_another_thread"]
@@ -47,7 +47,6 @@ def test_profiler_on_another_thread(scenes):
     assert result["theirs"] == 1
 
 
-@pytest.mark.torch
 def test_agent_did_not_fail(scenes):
     """Nothing of it went through the failure boundary."""
     assert scenes["end"] == {"failures": 0}

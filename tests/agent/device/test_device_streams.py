@@ -16,6 +16,8 @@ from lockstep.agent.device.device_streams import NPU_VARIABLE, TorchStream, find
 from lockstep.agent.device.graphs import Graphs
 from tests.agent.device.marked import MarkedScene
 
+pytestmark = pytest.mark.torch
+
 
 class Module:
     """The part of a device module of torch that is used, with events that count how often they were recorded."""

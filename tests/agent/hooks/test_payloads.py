@@ -1,10 +1,13 @@
 """What the hook takes for the payload of a collective, and the bytes over the slowest link that follow."""
 
+import pytest
 import torch
 import torch.distributed as dist
 
 from lockstep.contracts.bus_bytes import bus_bytes
 from lockstep.contracts.marks import MARK_STRUCT, MarkKind, unpack_issue
+
+pytestmark = pytest.mark.torch
 
 
 def four(count):

@@ -10,6 +10,8 @@ from lockstep.agent.hooks import streams
 from tests.agent.device.marked import MarkedScene
 from tests.agent.device.simulated import ASIDE, HOME, MS
 
+pytestmark = pytest.mark.torch
+
 
 class Agent:
     """What a hook needs of the agent."""

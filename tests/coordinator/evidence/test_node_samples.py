@@ -46,7 +46,8 @@ PERIODS = Periods(
 def inspector_sums(text: str):
     """Return the sums of which an exporter's page shows the series, as the exporter has them."""
     sums = {}
-    for family in text_string_to_metric_families(text):
+    own = "".join(line for line in text.splitlines(keepends=True) if any(name in line for name in INSPECTOR_METRICS))
+    for family in text_string_to_metric_families(own):
         for sample in family.samples:
             if sample.name in INSPECTOR_METRICS:
                 labels = sample.labels
