@@ -1,7 +1,12 @@
 """What holds for all tests."""
 
+import fcntl
 import gc
-from collections.abc import Generator
+import os
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -37,6 +42,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 )
     longest = {item.path for item in items if item.get_closest_marker("timeout")}
     items.sort(key=lambda item: item.path not in longest)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, object, object]:
+    """Let one process of a part compile a test file, and the others wait for it.
+
+    All collect the same files in the same order. In a new checkout, rewriting assertions takes longer than the rest.
+    """
+    with compiled_once(collector.path) if isinstance(collector, pytest.Module) else nullcontext():
+        return (yield)
+
+
+@contextmanager
+def compiled_once(path: Path) -> Iterator[None]:
+    """Hold the lock of the checkout's tests while a file without bytecode is collected."""
+    folder = path.parent / "__pycache__"
+
+    def is_there() -> bool:
+        return any(folder.glob(f"{path.stem}.*-pytest-*.pyc"))
+
+    is_alone = "PYTEST_XDIST_WORKER" not in os.environ or sys.dont_write_bytecode or sys.pycache_prefix is not None
+    if is_alone or is_there():
+        yield
+        return
+    folder.mkdir(exist_ok=True)
+    with (Path(__file__).parent / "__pycache__" / "collecting.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if is_there():
+            fcntl.flock(lock, fcntl.LOCK_UN)
+        yield
 
 
 def pytest_collection_finish() -> None:

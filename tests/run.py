@@ -144,12 +144,13 @@ def names_mark(path: Path, mark: str) -> bool:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a part, where Python writes bytecode.
+    """Return the environment of a part, where Python writes bytecode and programs in Go collect their garbage later.
 
-    Without it each process of a part compiles all tests with their assertions again, and each rank and server the modules
-    that it imports.
+    Without bytecode each process of a part compiles all tests with their assertions again, and each rank and server the
+    modules that it imports. Prometheus and promtool live for seconds and spend a third of them on their garbage.
     """
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {"GOGC": "400", **environ}
 
 
 def command(part: Part) -> list[str]:

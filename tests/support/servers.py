@@ -35,12 +35,16 @@ def free_port() -> int:
 
 
 def wait_until(condition: Callable[[], object], seconds: float, what: str) -> object:
-    """Return the first true value of `condition`; fail by name after `seconds`."""
-    end = time.monotonic() + seconds
+    """Return the first true value of `condition`; fail by name after `seconds`.
+
+    The longer it has waited the less often it looks: most conditions are requests, which take time from what they wait for.
+    """
+    begin = time.monotonic()
     while not (value := condition()):
-        if time.monotonic() > end:
+        waited_s = time.monotonic() - begin
+        if waited_s > seconds:
             raise TimeoutError(f"{what}: not within {seconds} s")
-        time.sleep(0.05)
+        time.sleep(min(max(0.02, waited_s / 20), 0.2))
     return value
 
 
