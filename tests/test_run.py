@@ -127,21 +127,23 @@ def test_the_workflow_runs_what_ci_runs():
     assert "make test-all" in script
 
 
-@pytest.mark.parametrize("failing", ["", "check", "test-all", ".venv/.dev"])
+SET_UP = (".venv/bin/python", ".venv/.dev system-packages --jobs=2")
+
+
+@pytest.mark.parametrize("failing", ["", "check", "test-all", *SET_UP])
 def test_ci_runs_both_and_fails_if_one_failed(tmp_path, failing):
     """Neither keeps the other from running, and what the check printed is whole and last."""
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
     make = tmp_path / "make"
     make.write_text(
-        f'#!/bin/sh\necho "begin $1"\n[ "$1" = test-all ] && sleep 0.5\necho "end $1"\n[ "$1" != "{failing}" ]\n'
+        f'#!/bin/sh\necho "begin $*"\n[ "$1" = test-all ] && sleep 0.5\necho "end $*"\n[ "$*" != "{failing}" ]\n'
     )
     make.chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run([tmp_path / ".ci/run"], env=environment, capture_output=True, text=True, check=False)
-    printed = ["begin .venv/.dev", "end .venv/.dev"]
-    if failing != ".venv/.dev":
-        printed += ["begin test-all", "end test-all", "begin check", "end check"]
+    steps = SET_UP[: SET_UP.index(failing) + 1] if failing in SET_UP else (*SET_UP, "test-all", "check")
+    printed = [line for step in steps for line in (f"begin {step}", f"end {step}")]
     assert (done.returncode, done.stdout.splitlines()) == (int(bool(failing)), printed)
 
 
