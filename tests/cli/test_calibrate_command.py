@@ -70,7 +70,7 @@ def write_steps(path, *, slower=1.3, overhead_s=0.004):
     return float(np.median(columns["duration_ns"])) / SECOND_NS
 
 
-@pytest.mark.parametrize("network", [0.4, 0.3, 0.2, 0.1, 0.05])
+@pytest.mark.parametrize("network", [0.4, 0.3, 0.2, 0.15, 0.12, 0.1, 0.05])
 def test_measured_runs_give_back_what_made_them(tmp_path, capsys, network):
     """Network and device come back apart; the file makes `simulate` foretell a layout that was not measured."""
     (tmp_path / "spec.yaml").write_text(SPEC)

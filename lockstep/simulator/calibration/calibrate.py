@@ -41,7 +41,8 @@ _LONGEST_STEP = 1.0
 _SHARES = (1.0, 1 / 3, 1 / 9)  # of a step, tried in turn: where a transfer is hidden or not, slopes change at once
 _ERROR_FLOOR = 0.02  # smaller errors are weighted equally; otherwise a perfect row would dominate the fit
 _RIDGE = 0.02  # keeps parameters that no row determines at their start
-_PULL = 0.005  # of the start where a row is left out: only on parameters that no other row determines
+_LEAST_NOISE = 1e-4  # of a measured step
+_SPREAD = 2.0  # of the logarithm of a parameter about its start, before anything is measured
 _SLOW_LINKS = (0.2, 0.05)  # of their bandwidth: where the search begins again
 _WITHOUT_BEND_BYTES = 16e6  # below, collective times change with the protocol (vTrain's tables)
 
@@ -115,27 +116,28 @@ def select_names(observations: Sequence[Observation], cluster: Cluster) -> tuple
     """Return the parameters that the fitted observations distinguish: forward selection by leave-one-out errors.
 
     One for every two fitted observations at most; each but the first takes a tenth of the error away at least, on
-    observations that are left out of its fit, so that no parameter serves one of them alone. Levels of links count one
-    by one.
+    observations that are left out of its fit, so that no parameter serves one of them alone, and more than one standard
+    error of what it takes away (Breiman et al. 1984, section 3.4.3). Levels of links count one by one.
     """
     fitted = observations[::2]
     fitted = fitted[:: -(-len(fitted) // _SELECTION_ROWS)]
     links = tuple(f"{level.name}/{BANDWIDTH}" for level in cluster.levels)
     chosen: tuple[str, ...] = ("matrix_efficiency",)
-    best = _left_out_error(fitted, cluster, chosen)
+    best = _left_out_errors(fitted, cluster, chosen)
     while len(chosen) < (len(observations) + 1) // 2 // 2:
         left = [name for name in (*links, "launch_s", "memory_efficiency") if name not in chosen]
-        tried = [(_left_out_error(fitted, cluster, (*chosen, name)), name) for name in left]
-        found, name = min(tried, default=(best, ""))
-        if found > _GAIN_RATIO * best:
+        tried = [(_left_out_errors(fitted, cluster, (*chosen, name)), name) for name in left]
+        found, name = min(tried, key=lambda each: float(each[0].mean()), default=(best, ""))
+        gained = best - found
+        if gained.mean() <= max((1 - _GAIN_RATIO) * best.mean(), gained.std(ddof=1) / np.sqrt(len(gained))):
             break
         chosen, best = (*chosen, name), found
     return chosen
 
 
-def _left_out_error(rows: Sequence[Observation], cluster: Cluster, names: Sequence[str]) -> float:
-    """Return the mean error of each row under the fit to the others."""
-    return float(np.abs(_fit_rows(rows, cluster, names)[2]).mean())
+def _left_out_errors(rows: Sequence[Observation], cluster: Cluster, names: Sequence[str]) -> NDArray[np.float64]:
+    """Return the absolute error of each row under the fit to the others."""
+    return np.abs(_fit_rows(rows, cluster, names)[2])
 
 
 def _fit_rows(
@@ -173,14 +175,19 @@ def _left_out(
 ) -> NDArray[np.float64]:
     """Return the error of each row by the fit to the others, which the slopes of errors give without another fit.
 
-    `moved` is how far the fit has gone: a parameter that one row alone speaks of goes back without it.
+    `moved` is how far the fit has gone: a parameter that one row alone speaks of goes back without it. How far it goes
+    back depends on the noise, which the residuals of the fit give: rows that agree with each other determine a
+    parameter even if it changes them little.
     """
-    found = np.empty(len(residual))
-    for row in range(len(residual)):
-        others = np.arange(len(residual)) != row
-        weighted = slopes[others].T / np.maximum(np.abs(residual[others]), _ERROR_FLOOR)
-        normal = weighted @ slopes[others] + _PULL * np.eye(len(moved))
-        found[row] = residual[row] - slopes[row] @ np.linalg.solve(normal, weighted @ residual[others] + _PULL * moved)
+    rows, free = len(residual), max(len(residual) - len(moved), 1)
+    noise = float(np.clip(np.abs(residual).mean() * rows / free, _LEAST_NOISE, _ERROR_FLOOR))
+    pull = noise / _SPREAD**2
+    found = np.empty(rows)
+    for row in range(rows):
+        others = np.arange(rows) != row
+        weighted = slopes[others].T / np.maximum(np.abs(residual[others]), noise)
+        normal = weighted @ slopes[others] + pull * np.eye(len(moved))
+        found[row] = residual[row] - slopes[row] @ np.linalg.solve(normal, weighted @ residual[others] + pull * moved)
     return found
 
 
