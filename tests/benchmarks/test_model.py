@@ -29,7 +29,7 @@ def test_every_scenario_keeps_the_account(name):
     made = SCENARIOS[name](128, 1)
     recording = generate(made)
     booked = recording.own + sum(recording.waits.values())
-    assert booked == pytest.approx(np.broadcast_to(recording.duration_W[:, None], booked.shape), abs=1e-4)
+    assert np.abs(booked - recording.duration_W[:, None]).max() <= 1e-4
     assert all((values >= 0).all() for values in (*recording.parts.values(), *recording.waits.values()))
     log = recording.log()
     assert all((values >= 0).all() for values in log.columns.values())
