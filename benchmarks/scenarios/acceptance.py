@@ -59,7 +59,7 @@ DEMANDS: dict[str, Demand] = {
     **{name: _PART for name in FAULTS if "shared hosts" in name},
     **{name: replace(_PART, within=5) for name in FAULTS if "+40%, shared hosts 8%" in name},
     **{name: Demand(p50=None, p95=None, within=200) for name in FAULTS if " in 1 of " in name},
-    **dict.fromkeys(("job 20 %, noise 7 %", "job 45 %, noise 7 %"), Demand(p50=None, p95=None, within=40)),
+    **{name: Demand(p50=None, p95=None, within=40) for name in FAULTS if name.startswith("job") and "noise" in name},
     "slow, noisy": Demand(p50=None, p95=8, innocents=None),
     # Three events on three ranks take their time.
     **{name: Demand(recall=0.97, p50=None, p95=None) for name in FAULTS if name.startswith(("scattered", "gc each"))},

@@ -148,11 +148,12 @@ def whole_job(
     every_steps: int = 0,
     jitters: bool = False,
     from_start: bool = False,
+    later_steps: int = 0,
     noise: Noise = _USUAL,
     imbalance: Imbalance = _EVEN,
     wanted: str = "job",
 ) -> Scenario:
-    """Return a job that all ranks make slower."""
+    """Return a job that all ranks make slower, `later_steps` later than elsewhere."""
     scenario, rng = _scenario(name, ranks, seed, PIPELINES)
     fault = Fault(
         cause=cause,
@@ -160,12 +161,13 @@ def whole_job(
         ratio=ratio,
         wanted=wanted,
         kinds=("pp", "dp") if cause == LINK else (),
-        begin=0 if from_start else _begin(rng),
+        begin=0 if from_start else _begin(rng) + later_steps,
         scatter_rate=scatter_rate,
         every_steps=every_steps,
         jitters=jitters,
     )
-    return replace(scenario, faults=(fault,), imbalance=imbalance, noise=replace(noise, later_row=fault.begin))
+    noise = replace(noise, later_row=fault.begin)
+    return replace(scenario, steps=scenario.steps + later_steps, faults=(fault,), imbalance=imbalance, noise=noise)
 
 
 def healthy(

@@ -25,7 +25,7 @@ from coordinator.detect.ranks.alarms import Alarms
 from coordinator.detect.runs.mean_over_best import PUBLISHED_STEPS, mean_over_best
 from coordinator.detect.runs.run_noise import FAR_STEPS, SeriesNoise
 from coordinator.detect.runs.run_outliers import Outliers
-from coordinator.detect.runs.run_residuals import RunResiduals, limit
+from coordinator.detect.runs.run_residuals import RunResiduals
 from coordinator.detect.runs.run_window import WINDOWS, RunWindow, mean_sigmas
 from coordinator.detect.runs.run_work import CHANGE_STEPS, RunWork
 from coordinator.detect.state_dict import Learner, nested, part_of
@@ -44,10 +44,6 @@ _FIRST_STEPS_MIN = 3  # whose median is the first level
 _NET_SHARE_MIN = 0.1  # of a step: an imbalance that leaves less than this is implausible and ignored
 _LEVEL_SIGMAS = 4.0  # times the level's own uncertainty that a shift must exceed
 _SURE_STEPS, _SURE_SECONDS = 20, 15.0  # of a shift in a noisy job: shared hosts are busy for seconds
-_SURE_LIMITS = 1.26  # times the limit that its sum must exceed: how long noise remembers is known only roughly
-_CORRELATION_MAX = 0.6  # of noise up to `noisy_sigma`, for a shift: noise of 0.8 and more looks like shifts
-_SHIFT_SIGMAS = 3.3  # required there: healthy noise of correlation 0.7 and 0.8 reached 3.04 in 25,600 steps
-_MEMORY_SAMPLES = 24  # differences over the long lag: with 16, a correlation of 0.9 can look like 0.6
 _OTHER_LOG = math.log(1.35)  # by which steps of another pace differ
 _SUM_MAX_FACTOR = 3.0  # times the alarm's: an unbounded sum would not return to zero
 
@@ -166,7 +162,7 @@ class FluctuationTest(Learner):
             self._noise.drop(CHANGE_STEPS)
         if not 0 < outliers.pause_steps < row_steps:
             weight = policy.row_min_steps / row_steps  # of a long step, 1 if they are rare
-            self._residuals.add_deviation(deviation, self._noise, policy.false_page_steps, weight)
+            self._residuals.add_deviation(deviation, self._noise, policy, weight)
             self._decide(deviation, allowed)
 
     def _add(self, deviation: float, row_steps: int) -> None:
@@ -215,13 +211,6 @@ class FluctuationTest(Learner):
     def _is_quiet_job(self) -> bool:
         return self._noise.sigma <= self.policy.quiet_sigma
 
-    @property
-    def _may_shift(self) -> bool:
-        """Whether a sum of residuals detects a shift sooner than means do, and noise is too fast to mimic one."""
-        noise = self._noise
-        is_fast = noise.samples >= _MEMORY_SAMPLES and noise.correlation < _CORRELATION_MAX
-        return self._may_be_noisy or (is_fast and not self._is_quiet_job)
-
     def _clipped(self, steps: int) -> list[float]:
         """Return the last deviations, each clipped at what one of several steps may contribute."""
         return self._last.values(steps, max(self.policy.clip_sigmas * self._noise.sigma, 2 * self._limit(_SHORT)))
@@ -243,14 +232,9 @@ class FluctuationTest(Learner):
 
     @property
     def _is_shifted(self) -> bool:
-        """Whether a shift is an alarm by itself. In less noise a small one only keeps an alarm of means."""
-        return self._has_shift and (self._may_be_noisy or self._residuals.mean > _SHIFT_SIGMAS * self._noise.sigma)
-
-    @property
-    def _has_shift(self) -> bool:
         """Whether, except in quiet jobs, the sum of residuals reaches an alarm's with an effect that still lasts."""
         residuals = self._residuals
-        if not self._may_shift or not self.is_warm or residuals.sum <= limit(self.policy.false_page_steps):
+        if self._is_quiet_job or not self.is_warm or residuals.sum <= residuals.limit:
             return False
         level = min(self._settled, round(2 / self.policy.baseline_rate))
         floor = math.log1p(self.policy.floor_ratio)
@@ -281,7 +265,7 @@ class FluctuationTest(Learner):
         """Update an alarm, and end it after enough quiet steps."""
         policy = self.policy
         least = self._limit(_SHORT)
-        if self._has_shift:  # an effect below the noise of three steps
+        if self._is_shifted:  # an effect below the noise of three steps
             least = min(least, self._residuals.mean)
         is_quiet = np.array([deviation < policy.clear_share * least])
         self._alarms.update(slice(None), is_quiet, np.array([self._last.median(_SHORT)], dtype=np.float32))
@@ -300,7 +284,7 @@ class FluctuationTest(Learner):
         is_known = self._settled * policy.baseline_rate >= 1
         if is_known and self._sum.sum > policy.alarm_sum / 2 and self._sum.run <= WINDOWS[-1]:
             return  # a possible slowdown is not learnt until it is too old to become an alarm
-        if is_known and self._may_shift and self._residuals.sum > limit(policy.false_page_steps) / 2:
+        if is_known and not self._is_quiet_job and self._residuals.sum > self._residuals.limit / 2:
             return  # nor is a shift in a job that is not quiet, however old
         if not self._is_held_back:  # otherwise a lasting fault would become the level, soonest in a young run
             self._settled += 1
@@ -364,9 +348,9 @@ class FluctuationTest(Learner):
             return True
         if not self._is_noisy and self._deviation > policy.sure_factor * self._limit(_SHORT):
             return True
-        run, clear = self._residuals.run, self._residuals.sum > _SURE_LIMITS * limit(policy.false_page_steps)
+        run = self._residuals.run
         lasted_s = run * math.exp(self._level)
-        return self._is_shifted and clear and run >= _SURE_STEPS and lasted_s >= _SURE_SECONDS
+        return self._is_shifted and run >= _SURE_STEPS and lasted_s >= _SURE_SECONDS
 
     @property
     def has_new_work(self) -> bool:

@@ -22,7 +22,10 @@ _MEDIAN_OF_DIFFERENCE = 0.954  # Gaussian: the median of |a - b|, in sigmas
 _CORRELATION_MAX = 0.97  # above it, the formula below divides by almost zero
 _CORRELATION_PRIOR = 0.5  # reference: noise that all ranks of a job have in common
 _PRIOR_SAMPLES = 24
-_DOUBT = 0.5  # less than the scatter of a mean of n absolute differences, 0.75 / sqrt(n): with more, +5 % takes 9 steps
+_DIFFERENCE_SCATTER = 0.75  # of a mean of n absolute differences, relative to it, times sqrt(n)
+_CORRELATION_MOST = 0.99
+_ITERATIONS = 4  # to the correlation of noise that is alike over the long lag; with 0.95, the error is 0.003
+_DOUBT = 0.5  # less than that: with more, +5 % takes 9 steps
 _SIGMA_MIN = 1e-4  # of a step; clocks and schedulers make more
 
 
@@ -113,6 +116,22 @@ class SeriesNoise(Learner):
     def correlation(self) -> float:
         """Correlation of neighbouring values, 0 to 1."""
         return min(max(1 - (self.near_sigma / self.sigma) ** 2, 0.0), _CORRELATION_MAX)
+
+    def residual_variance(self, policy: "FluctuationPolicy", errors: float) -> float:
+        """Return the long-run variance of an AR(1) model's residuals, if noise remembers for longer than was learnt.
+
+        The model takes the learnt correlation. The true one may be higher by `errors` standard errors, which follow
+        from the scatter of the mean difference over the long lag, and because slow noise is alike even there.
+        """
+        alike = self.correlation
+        slow = max(alike, _CORRELATION_PRIOR)
+        alone = (min(self.samples, 2 / policy.noise_rate) + _PRIOR_SAMPLES) * (1 - slow) / (1 + slow)
+        scatter = 2 * (1 - alike) * _DIFFERENCE_SCATTER / math.sqrt(alone)
+        apart = max(1 - alike - errors * scatter, 1 - _CORRELATION_MOST)
+        most = 1 - apart
+        for _ in range(_ITERATIONS):
+            most = 1 - apart * (1 - most**FAR_STEPS)
+        return (1 - alike) * (1 + most) / ((1 + alike) * (1 - most))
 
     def sigma_of_mean(self, steps: int) -> float:
         """Return the standard deviation of a mean of `steps` values, with a margin for few samples."""

@@ -16,8 +16,9 @@ from coordinator.detect.error_budget import (
 from coordinator.detect.ranks.intermittent import IntermittentTest
 from coordinator.detect.ranks.part_tests import as_policy
 from coordinator.detect.ranks.series_cusum import CusumTest
+from coordinator.detect.runs.run_noise import SeriesNoise
 from coordinator.detect.runs.run_outliers import Outliers
-from coordinator.detect.runs.run_residuals import limit
+from coordinator.detect.runs.run_residuals import RunResiduals
 from coordinator.settings.policy import BudgetPolicy, ExcessPolicy, Policy
 
 
@@ -72,11 +73,15 @@ def _limits(steps):
         seen += 1
         for step in range(7):
             intermittent.step({3: 0.5} if step == seen % 5 else {}, 7 * seen + step)
+    noise, residuals = SeriesNoise(), RunResiduals()
+    for value in 0.02 * rng.standard_normal(100):
+        noise.learn(value, policy.fluctuation)
+    residuals.add_deviation(0.0, noise, policy.fluctuation, 1.0)
     return {
         "parts": as_policy(policy.excess, 64).alarm_sigmas,
         "units": test.limits.limit(np.zeros(1, dtype=np.intp), np.array([3.0]))[0],
         "static": 1 / test.limits.static_rate,
-        "run_residuals": limit(policy.fluctuation.false_page_steps),
+        "run_residuals": residuals.limit,
         "run_rows": float(Outliers().row_steps(policy.fluctuation)),
         "hang": 1 / attempt_chance("hang", policy.run.false_page_steps, ATTEMPT_STEPS),
         "intermittent": float(seen),

@@ -118,6 +118,27 @@ def test_noise_that_may_be_that_of_a_noisy_job_hides_no_shift():
     assert np.mean(found) > 0.85
 
 
+@pytest.mark.parametrize("correlation", [0.2, 0.5])
+@pytest.mark.parametrize(("noise", "ratio"), [(0.02, 0.05), (0.03, 0.08), (0.045, 0.12)])
+def test_a_small_slowdown_is_sure_once_the_noise_is_known_to_be_fast(noise, ratio, correlation):
+    """2.5 sigma are found within 40 steps in a job that has run for 480, however similar healthy noise of 0.8 looks."""
+    found = 0
+    for seed in range(20):
+        values = steps(600, noise=noise, correlation=correlation, seed=seed)
+        values[480:] *= 1 + ratio
+        sure = sure_steps(values)[1]
+        found += bool(sure) and 480 <= sure[0] < 520
+    assert found >= 18
+
+
+@pytest.mark.parametrize("correlation", [0.6, 0.7, 0.8])
+def test_noise_with_a_long_memory_is_no_slowdown(correlation):
+    """Healthy noise up to 4.5 % that is slow enough to look like shifts: nothing is sure in 36,000 steps."""
+    for noise in (0.02, 0.03, 0.045):
+        for seed in range(4):
+            assert sure_steps(steps(3000, noise=noise, correlation=correlation, seed=seed))[1] == []
+
+
 def test_an_alarm_in_noise_lasts_as_long_as_the_slowdown():
     """Steps of a job that is slower by 2.7 sigma are often within the noise of three; their sum is not."""
     ended = []
