@@ -28,7 +28,7 @@ from benchmarks.scenarios.bound import least_delays
 from benchmarks.scenarios.catalogue import DEGRADED, FAULTS, HEALTHY, SCENARIOS, names
 from benchmarks.scenarios.model import generate
 from benchmarks.scenarios.recipes import SIZES
-from benchmarks.scenarios.report import marathon_of, report
+from benchmarks.scenarios.report import report
 from benchmarks.scenarios.score import Named, Score, named_by, score
 from benchmarks.scenarios.table import HEADER, OURS, Table, line, rate_bound
 from coordinator.record.backtest import backtest
@@ -134,7 +134,7 @@ def _conclude(table: Table, parsed: argparse.Namespace, runs: dict[int, int]) ->
     lines = list(missed(table))
     if parsed.write is not None:
         before = parsed.write.read_text(encoding="utf-8") if parsed.write.exists() else ""
-        page = report(table, runs=runs, first_seed=parsed.first_seed, missed=lines, marathon=marathon_of(before))
+        page = report(table, runs=runs, first_seed=parsed.first_seed, before=before)
         parsed.write.write_text(page, encoding="utf-8")
     for each in undemanded(table):
         print(f"not demanded: {each}")

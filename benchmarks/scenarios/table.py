@@ -30,6 +30,10 @@ class Table:
             total.add(self.scores.get((method, name, ranks), Score()))
         return total
 
+    def of(self, ranks: int) -> "Table":
+        """Return the scores at a number of ranks."""
+        return Table({key: score for key, score in self.scores.items() if key[2] == ranks})
+
     def sizes(self) -> list[int]:
         """Return the numbers of ranks that were measured."""
         return sorted({ranks for _, _, ranks in self.scores})

@@ -11,6 +11,7 @@ from benchmarks.scenarios.acceptance import DEMANDS, PAGES_MAX, missed, undemand
 from benchmarks.scenarios.catalogue import FAULTS, HEALTHY
 from benchmarks.scenarios.job import Fault, Interruptions, Scenario
 from benchmarks.scenarios.model import generate
+from benchmarks.scenarios.report import report
 from benchmarks.scenarios.score import JOB, Named, Score, score
 from benchmarks.scenarios.table import OURS, Table, line, rate_bound
 from coordinator.record.backtest import ReplayResult
@@ -200,11 +201,27 @@ def test_a_check_that_misses_fails_and_the_page_shows_it(tmp_path, monkeypatch, 
     assert main([*arguments, "--check"]) == 1
     assert "MISSED 8 ranks, slow 10 %: recall 0.000" in capsys.readouterr().out
     text = page.read_text()
-    assert "- 8 ranks: 1 to 2, 1 scenarios" in text
+    assert ", seeds 1 to 2 of 1 scenarios: 0 pages in " in text
     assert "- missed: 8 ranks, slow 10 %: recall 0.000" in text
     assert "| slow 10 % | 0.000 |" in text
     assert main([*arguments, "--show"]) == 0
     assert "slow 10 %, 8 ranks, seed 2: missed ('rank', " in capsys.readouterr().out
+
+
+def test_a_page_keeps_the_sections_of_other_numbers_of_ranks(monkeypatch):
+    """A measurement replaces its own section, in ascending order, and leaves the marathon's figures alone."""
+    marathon = "<!-- marathon -->\n## Marathon\n\nfigures\n<!-- end of marathon -->"
+    page = f"# Accuracy\n\n{marathon}\n\n## 8 ranks\n\nformer\n\n## 128 ranks\n\nother\n\n## 1,024 ranks\n\nthird\n"
+    page = report(table_of("slow 5 %", ranks=8, healthy_rows=1000), runs={8: 3}, first_seed=1, before=page)
+    assert "former" not in page
+    assert (
+        page.index(marathon)
+        < page.index("## 8 ranks")
+        < page.index("| slow 5 % |")
+        < page.index("## 128 ranks\n\nother")
+    )
+    assert page.endswith("## 128 ranks\n\nother\n\n## 1,024 ranks\n\nthird\n")
+    assert report(table_of("slow 5 %", ranks=8, healthy_rows=1000), runs={8: 3}, first_seed=1, before=page) == page
 
 
 @pytest.fixture(scope="module")
