@@ -207,8 +207,8 @@ accuracy-simulator: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.simulator_untuned
 	$(BIN)/python -m benchmarks.simulator_accuracy
 
-# The table of docs/accuracy.md with the acceptance; `python -m benchmarks.accuracy --ranks 8 --seeds 2` for a
-# look, `python -m benchmarks.holdout` for runs of another author.
+# The tables of docs/accuracy.md with the acceptance, an hour or more: with `--ranks 8` only its section is replaced.
+# `python -m benchmarks.holdout` for runs of another author.
 accuracy: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.accuracy --processes 2 --check --write docs/accuracy.md
 
