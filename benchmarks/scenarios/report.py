@@ -39,7 +39,7 @@ name is part of its scenario's seed, so it is never changed.
 
 Each number of ranks is measured by itself: its section states of which sources it is, which rows of
 `benchmarks/scenarios/acceptance.py` are missed, and in which no test within the error budget reaches the demand.
-Excluded from pages, because the log has no column that explains their steps: {", ".join(DEGRADED)}.
+Not counted as pages, because the log has no column that explains their steps: {", ".join(DEGRADED)}.
 """
 BEGIN, END = "<!-- marathon -->", "<!-- end of marathon -->"
 """What the figures of `benchmarks/marathon.py` stand between on the page."""

@@ -203,11 +203,6 @@ class FluctuationTest(Learner):
         return self._noise.sigma > self.policy.noisy_sigma
 
     @property
-    def _may_be_noisy(self) -> bool:
-        """Whether the noise may be that of a noisy job: few steps show it only roughly."""
-        return self._noise.sigma_of_mean(1) > self.policy.noisy_sigma
-
-    @property
     def _is_quiet_job(self) -> bool:
         return self._noise.sigma <= self.policy.quiet_sigma
 

@@ -24,7 +24,7 @@ _CORRELATION_PRIOR = 0.5  # reference: noise that all ranks of a job have in com
 _PRIOR_SAMPLES = 24
 _DIFFERENCE_SCATTER = 0.75  # of a mean of n absolute differences, relative to it, times sqrt(n)
 _CORRELATION_MOST = 0.99
-_ITERATIONS = 4  # to the correlation of noise that is alike over the long lag; with 0.95, the error is 0.003
+_ITERATIONS = 4  # to the correlation of noise that is alike over the long lag; with 0.95, the error is 0.004
 _DOUBT = 0.5  # less than that: with more, +5 % takes 9 steps
 _SIGMA_MIN = 1e-4  # of a step; clocks and schedulers make more
 

@@ -38,12 +38,13 @@ class RunResiduals(Cusum):
         self, deviation: float, noise: "SeriesNoise", policy: "FluctuationPolicy", outlier_weight: float
     ) -> None:
         """Add one step's deviation from the run's level; a long step counts less if those are common."""
-        alike, is_noisy = noise.correlation, noise.sigma_of_mean(1) > policy.noisy_sigma
+        alike = noise.correlation
         residual = (deviation - alike * self._before) / (noise.sigma * math.sqrt(1 - alike**2))
         self._before = deviation
         # The exponent of the average run length is the limit over the variance that the residuals really have.
         white = cusum_limit(_SLACK, steps_between("run_residuals", policy.false_page_steps))
-        self.limit = white * noise.residual_variance(policy, _ERRORS_NOISY if is_noisy else _ERRORS)
+        may_be_noisy = noise.sigma_of_mean(1) > policy.noisy_sigma  # few steps show the noise only roughly
+        self.limit = white * noise.residual_variance(policy, _ERRORS_NOISY if may_be_noisy else _ERRORS)
         self.add(min(residual - _SLACK, _MOST * outlier_weight), deviation, _SUM_MAX_FACTOR * self.limit)
 
     def clear(self) -> None:
