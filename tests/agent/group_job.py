@@ -10,6 +10,7 @@ import torch.distributed._functional_collectives as collectives
 from torch import multiprocessing
 
 import lockstep
+import tests.support.loaded_torch  # noqa: F401
 
 LATE_SECONDS = 0.25
 STEPS = 3

@@ -6,6 +6,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
+import tests.support.loaded_torch  # noqa: F401
+
 ALONE_STEPS, GROUP_STEPS = 2, 5
 
 

@@ -18,6 +18,7 @@ FAKE_TORCH = "import sys\nARRIVED = True\n"
 TRAINING = """
     import sys
     import torch
+    import tests.support.loaded_torch
     torch.set_num_threads(1)
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

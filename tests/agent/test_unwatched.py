@@ -34,6 +34,7 @@ WAITING = """
 STARTED = """
     import os, sys
     import torch
+    import tests.support.loaded_torch
     if sys.argv[1] and (child := os.fork()):
         raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     model = torch.nn.Linear(4, 1)
@@ -49,6 +50,7 @@ STARTED = """
 FORKED = """
     import os, sys
     import torch
+    import tests.support.loaded_torch
     torch.set_num_threads(1)
     def train():
         model = torch.nn.Linear(4, 1)

@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+import tests.support.loaded_torch  # noqa: F401
+
 SELF_AFTER_STEPS = 40
 """Steps after which a job ends itself."""
 BAD_RANK = 1

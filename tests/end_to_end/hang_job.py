@@ -16,6 +16,7 @@ from torch import multiprocessing
 from torch.utils.data import DataLoader, Dataset
 
 import lockstep
+import tests.support.loaded_torch  # noqa: F401
 from lockstep.agent.bootstrap import uninstall
 
 LATE_RANK = 1

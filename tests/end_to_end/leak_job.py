@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+import tests.support.loaded_torch  # noqa: F401
+
 LEAK_RANK, ONSET_STEP, LEAK_STEPS = 2, 100, 400
 LEAK_BYTES = 5 << 20
 STEP_SECONDS = 0.3

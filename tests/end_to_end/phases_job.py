@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+import tests.support.loaded_torch  # noqa: F401
+
 HEALTHY_STEPS = 2
 BLOCK_STEPS = 10
 BLOCKS = [(phase, asleep) for asleep in (True, False) for phase in ("forward", "backward", "optimizer")]

@@ -15,6 +15,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 import lockstep
+import tests.support.loaded_torch  # noqa: F401
 from lockstep.agent import bootstrap
 from lockstep.agent.capture import budget
 from lockstep.contracts.capture import result_from_json

@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
+import tests.support.loaded_torch  # noqa: F401
+
 STEPS_MAX = 4000
 SLEEP_S = 0.02
 

@@ -18,6 +18,7 @@ import torch.distributed._functional_collectives as functional
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+import tests.support.loaded_torch  # noqa: F401
 from lockstep.agent.hooks import collective_operators, collectives, native, native_kernel
 from lockstep.agent.mark_writer import PURE_PYTHON
 from lockstep.cli.native_hooks.self_test import noted, recording

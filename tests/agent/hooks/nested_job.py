@@ -5,6 +5,8 @@ from threading import Thread, get_ident
 import torch
 import torch.distributed as dist
 
+import tests.support.loaded_torch  # noqa: F401
+
 DEPTH = 65
 """Beyond MAX_DEPTH (60, torch/csrc/autograd/engine.h), up to which nested backwards run on the caller's stack."""
 STEPS = 4

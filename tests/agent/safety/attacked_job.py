@@ -4,6 +4,7 @@ import sys
 
 import torch
 
+import tests.support.loaded_torch  # noqa: F401
 from lockstep.agent import bootstrap, control, ring
 from tests.agent.orders import look_for_requests
 

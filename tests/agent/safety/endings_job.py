@@ -4,7 +4,6 @@ Prints one JSON object: ending -> [exit status and last line on stderr without t
 """
 
 import atexit
-import gc
 import json
 import os
 import signal
@@ -16,6 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+import tests.support.loaded_torch  # noqa: F401
 from lockstep.agent import bootstrap
 from tests.agent.orders import ControlBlock, look_for_requests
 
@@ -234,8 +234,6 @@ def start(ending, watched):
 
 
 torch.set_num_threads(1)
-torch.optim.SGD([torch.ones(1)])  # imports half of torch, which no child has to do again
-gc.freeze()
 found = {}
 for ending in ENDINGS:
     found[ending.__name__] = []

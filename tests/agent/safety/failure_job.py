@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
+import tests.support.loaded_torch  # noqa: F401
 from lockstep.agent import bootstrap, control
 from lockstep.agent.capture import capture_runner, recording  # noqa: F401  (what a module does when it is loaded is done once)
 from lockstep.agent.lineage import OWNER_VARIABLE

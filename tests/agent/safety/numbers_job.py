@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+import tests.support.loaded_torch  # noqa: F401
+
 STEPS = 15
 
 

@@ -23,6 +23,7 @@ NAMESPACE = ["unshare", "--mount", "--map-root-user"]
 TRAINING = """
     import sys
     import torch
+    import tests.support.loaded_torch
     torch.set_num_threads(1)
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -154,6 +155,7 @@ FILLED = """
     import os, sys
     from pathlib import Path
     import torch
+    import tests.support.loaded_torch
     from lockstep.agent import bootstrap
     from tests.agent.orders import ControlBlock, look_for_requests
     torch.set_num_threads(1)
@@ -241,6 +243,7 @@ STARVED = """
     import os, sys
     from pathlib import Path
     import torch
+    import tests.support.loaded_torch
     from lockstep.agent import bootstrap, ring
     from tests.agent.orders import look_for_requests
     ring.INSPECT_INTERVAL_NS = 0

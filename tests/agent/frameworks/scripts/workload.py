@@ -13,6 +13,8 @@ from pathlib import Path
 import torch
 from torch.utils.data import Dataset
 
+import tests.support.loaded_torch  # noqa: F401
+
 STEPS = 24
 EVALUATE_AFTER, SAVE_AFTER, COLLECT_AFTER = 12, 16, 20
 """Steps after which most scripts evaluate, save a checkpoint and collect garbage: late enough to be routine by then."""

@@ -5,6 +5,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
+import tests.support.loaded_torch  # noqa: F401
+
 STEPS = 12
 BATCH = 4
 

@@ -12,6 +12,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.optim import AdamW, Optimizer
 
+import tests.support.loaded_torch  # noqa: F401
+
 WORLD, WIDTH = 2, 64
 STEPS = int(os.environ["STEPS"])
 LATE_SECONDS = 0.12

@@ -10,6 +10,8 @@ import time
 import torch
 import torch.distributed as dist
 
+import tests.support.loaded_torch  # noqa: F401
+
 WORLD, WIDTH, LAYERS = 2, 64, 2
 STEPS = int(os.environ["STEPS"])
 LATE_SECONDS = 0.12

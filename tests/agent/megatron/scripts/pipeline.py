@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch.autograd.variable import Variable
 from torch.utils.data import DataLoader, TensorDataset
 
+import tests.support.loaded_torch  # noqa: F401
+
 TP, PP, MICRO_BATCHES, BATCH, WIDTH = 2, 2, 3, 4, 32
 STEPS = int(os.environ["STEPS"])
 LATE_SECONDS = 0.06

@@ -9,6 +9,8 @@ import time
 import torch
 import torch.distributed as dist
 
+import tests.support.loaded_torch  # noqa: F401
+
 WORLD, WIDTH = 2, 64
 STEPS = int(os.environ["STEPS"])
 LATE_SECONDS = 0.12
