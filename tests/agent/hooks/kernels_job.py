@@ -181,7 +181,7 @@ def main():
             with without_extension() if name == "Python" else nullcontext(), recording(install) as stub:
                 assert (stub.mark_writer == PURE_PYTHON) == (name == "Python")
                 scene()
-                marks = noted(stub)
+                marks = noted(stub, failed=int(scene is failing))
                 elsewhere = sum(kind == MarkKind.ISSUE | OTHER_THREAD for _, kind, *_ in stub.written())
                 found.setdefault(scene.__name__, {})[name] = [marks, elsewhere, stub.boundary.failures]
     sys.stdout.write(json.dumps(found))
