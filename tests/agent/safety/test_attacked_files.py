@@ -3,6 +3,7 @@
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,38 +16,49 @@ from lockstep.contracts.paths import control_path
 from lockstep.contracts.ring import STATE_FINISHED, STATE_RUNNING
 from tests.agent.orders import ControlBlock
 from tests.agent.rings import read_ring
-from tests.agent.safety.processes import watched_environment
+from tests.agent.safety.processes import environment
 
 pytestmark = pytest.mark.torch
 
 STEPS = 20
 
 
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory):
+    """Return the process that starts trainings; torch is imported once."""
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "tests.agent.safety.attacked_job"],
+        env=environment(tmp_path_factory.mktemp("trainer")),
+        cwd=Path(__file__).parents[3],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
+        process.stdin.close()
+
+
 class Job:
     """A training process; `steps` returns when it has taken them."""
 
-    def __init__(self, root):
-        self.run = root / "job"
+    def __init__(self, trainer, directory):
+        self.run = directory / "root" / "job"
         self.path = self.run / "0.ring"
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "tests.agent.safety.attacked_job"],
-            env=watched_environment(root),
-            cwd=Path(__file__).parents[3],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self.trainer = trainer
         self.taken = 0
-        self.expect("ready")
-
-    def expect(self, line):
-        assert self.process.stdout.readline() == f"{line}\n", (self.process.wait(10), self.process.stderr.read())
+        for name in ("in", "out", "err"):
+            os.mkfifo(directory / name)
+        trainer.stdin.write(f"{directory}\n")
+        trainer.stdin.flush()
+        self.input, self.output, self.errors = (
+            (directory / name).open(mode) for name, mode in (("in", "w"), ("out", "r"), ("err", "r"))
+        )
+        self.pid = int(self.output.readline().removeprefix("ready "))
 
     def steps(self, count=STEPS):
-        self.process.stdin.write(f"{count}\n")
-        self.process.stdin.flush()
-        self.expect(f"trained {count}")
+        self.input.write(f"{count}\n")
+        self.input.flush()
+        assert self.output.readline() == f"trained {count}\n", self.end()
         self.taken += count
 
     @property
@@ -55,18 +67,21 @@ class Job:
 
     def end(self):
         """Let it end; return its status and the lines of its stderr."""
-        _, errors = self.process.communicate()
-        return self.process.returncode, errors.splitlines()
+        self.input.close()
+        lines = self.errors.read().splitlines()
+        self.output.close()
+        self.errors.close()
+        return int(self.trainer.stdout.readline()), lines
 
 
 @pytest.fixture
-def job(tmp_path):
-    job = Job(tmp_path / "root")
+def job(trainer, tmp_path):
+    job = Job(trainer, tmp_path)
     job.steps()
     yield job
-    if job.process.poll() is None:
-        job.process.kill()
-        job.process.communicate()
+    if not job.input.closed:
+        os.kill(job.pid, signal.SIGKILL)
+        job.end()
 
 
 def truncate(path):
@@ -168,7 +183,7 @@ def test_run_that_is_replaced_costs_the_agent(job, place):
 def test_store_that_fails_costs_the_agent(job):
     """A process that may write no more: its ring is cut and cannot be written again."""
     os.truncate(job.path, 0)
-    resource.prlimit(job.process.pid, resource.RLIMIT_FSIZE, (1024, 1024))
+    resource.prlimit(job.pid, resource.RLIMIT_FSIZE, (1024, 1024))
     job.steps()
     status, (line,) = job.end()
     assert status == 0
