@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain, zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,23 +21,21 @@ REFUSED = 77
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _MARKS_OF_FILE = re.compile(r"^pytestmark = (\[[^\]]*\]|.*)", re.MULTILINE)
 _CORES = len(os.sched_getaffinity(0))
-_SERVED = ("--numprocesses", str(2 * _CORES))  # a test of servers waits for three quarters of its time
 _WAITING = ("--numprocesses", str(_CORES + 1))  # one process more than cores: subprocesses are waited for
-_COMPUTING = ("--numprocesses", str(_CORES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """Tests that run together: pytest's marker expression, its flags, and a command that runs it in another world.
 
-    `mark` is one that all of its tests have: files that do not name it are not imported. `paths` are the tests to choose
-    from, empty for all. `module` is run instead of pytest. Where the other world is refused, `instead` runs. `limit_s`
-    is that of each test that sets none, 0 for that of the project.
+    Each of its tests has one of `marks`: files that name none of them are not imported, and those of each mark take
+    turns. `paths` are the tests to choose from, empty for all. `module` is run instead of pytest. Where the other world
+    is refused, `instead` runs. `limit_s` is that of each test that sets none, 0 for that of the project.
     """
 
     name: str
     marked: str = ""
-    mark: str = ""
+    marks: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     prefix: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
@@ -54,13 +53,16 @@ JUST_BOOTED = Part(
     prefix=("sh", str(ROOT / "setup/just_booted.sh")),
     instead=PURE,
 )
-SMOKE = Part(name="smoke", marked="smoke", mark="smoke")
-SERVERS = Part(
-    name="servers", marked=f"servers and not torch and not alone and {_OWN_TIER}", mark="servers", flags=_SERVED
+SMOKE = Part(name="smoke", marked="smoke", marks=("smoke",))
+REAL = Part(
+    name="torch and servers",
+    marked=f"(torch or servers) and not alone and {_OWN_TIER}",
+    marks=("torch", "servers"),
+    flags=_WAITING,
 )
-TORCH = Part(name="torch", marked=f"torch and not alone and {_OWN_TIER}", mark="torch", flags=_COMPUTING)
-ALONE = Part(name="alone", marked=f"alone and {_OWN_TIER}", mark="alone")
-FRAMEWORKS = Part(name="frameworks", marked="frameworks", mark="frameworks")
+"""Ranks compute while servers are waited for, which takes three quarters of the time of such a test."""
+ALONE = Part(name="alone", marked=f"alone and {_OWN_TIER}", marks=("alone",))
+FRAMEWORKS = Part(name="frameworks", marked="frameworks", marks=("frameworks",))
 _LIVE = {
     "endings": ("end_to_end/test_run_endings.py", "end_to_end/test_demo_endings.py", "agent/safety/test_endings.py"),
     "hangs": (
@@ -90,11 +92,11 @@ TABLES = (
 )
 TIERS = {
     "quick": (PURE, SMOKE),
-    "all": (JUST_BOOTED, SERVERS, TORCH, ALONE),
+    "all": (JUST_BOOTED, REAL, ALONE),
     "live": (*LIVE, *TABLES),
     "frameworks": (FRAMEWORKS,),
 }
-MARKS = frozenset(part.mark for parts in TIERS.values() for part in parts if part.mark)
+MARKS = frozenset(mark for parts in TIERS.values() for part in parts for mark in part.marks)
 """Marks that are enough to choose the files of a part."""
 
 
@@ -113,10 +115,15 @@ class Result:
         return self.status not in (0, REFUSED)
 
 
-def files_with_mark(mark: str) -> list[str]:
-    """Return the test files that name a mark: a minute of each process goes into importing all of them."""
+def files_with_marks(marks: Sequence[str]) -> list[str]:
+    """Return the test files that name a mark, each once, those of one mark after those of another in turn.
+
+    A minute of each process goes into importing all of them.
+    """
     paths = sorted((ROOT / "tests").rglob("test_*.py"))
-    return [str(path.relative_to(ROOT)) for path in paths if names_mark(path, mark)]
+    by_mark = ([str(path.relative_to(ROOT)) for path in paths if names_mark(path, mark)] for mark in marks)
+    in_turn = chain.from_iterable(zip_longest(*by_mark))
+    return list(dict.fromkeys(filter(None, in_turn)))
 
 
 def files_without_choice(marked: str) -> list[str]:
@@ -174,8 +181,8 @@ def command(part: Part) -> list[str]:
         *limit,
     ]
     needless = files_without_choice(part.marked)
-    if part.mark:
-        chosen = [path for path in files_with_mark(part.mark) if path not in needless]
+    if part.marks:
+        chosen = [path for path in files_with_marks(part.marks) if path not in needless]
     else:
         chosen = [*part.paths] or [f"--ignore={path}" for path in needless]
     return [*part.prefix, *pytest, *colour, *chosen]

@@ -75,7 +75,7 @@ def test_each_test_belongs_to_one_part(kinds):
     if marks["frameworks"]:
         assert chosen == ["frameworks"]
     else:
-        assert chosen in (["pure, just booted"], ["servers"], ["torch"], ["alone"])
+        assert chosen in (["pure, just booted"], ["torch and servers"], ["alone"])
 
 
 def test_what_a_part_runs_is_pytest():
@@ -147,17 +147,29 @@ def test_ci_runs_both_and_fails_if_one_failed(tmp_path, failing):
     assert (done.returncode, done.stdout.splitlines()) == (int(bool(failing)), printed)
 
 
-@pytest.mark.parametrize("part", [part for part in run.TIERS["all"] if part.mark], ids=lambda part: part.name)
-def test_a_part_imports_only_files_that_name_its_mark(part):
+@pytest.mark.parametrize("part", [part for part in run.TIERS["all"] if part.marks], ids=lambda part: part.name)
+def test_a_part_imports_only_files_that_name_its_marks(part):
     """All of them but those whose tests all belong to another part; the pure tests are in most files, and chosen from all."""
     words = run.command(part)
-    paths = {path for path in words if path.startswith("tests/")}
-    naming = {path for path in (ROOT / "tests").rglob("test_*.py") if f"pytest.mark.{part.mark}" in path.read_text()}
+    listed = [path for path in words if path.startswith("tests/")]
+    paths = set(listed)
+    texts = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    naming = {path for path, text in texts.items() if any(f"pytest.mark.{mark}" in text for mark in part.marks)}
     needless = set(run.files_without_choice(part.marked))
     assert {str(path.relative_to(ROOT)) for path in naming} - needless <= paths
     assert not paths & needless
-    assert len(paths) < 80
+    assert len(paths) == len(listed) < 120
     assert not any(path.startswith("tests/") for path in run.command(run.PURE))
+
+
+def test_the_files_of_two_marks_take_turns(monkeypatch, tmp_path):
+    """While some tests wait for servers, others compute; a file with both marks comes once."""
+    (tmp_path / "tests").mkdir()
+    for name, mark in {"a": "torch", "b": "torch", "c": "torch", "d": "servers", "e": "servers"}.items():
+        (tmp_path / "tests" / f"test_{name}.py").write_text(f"@pytest.mark.{mark}")
+    (tmp_path / "tests" / "test_f.py").write_text("pytestmark = [pytest.mark.torch, pytest.mark.servers]")
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    assert [path[len("tests/test_")] for path in run.files_with_marks(("torch", "servers"))] == list("adbecf")
 
 
 def test_pure_tests_import_no_file_without_one_of_them(monkeypatch, tmp_path):
@@ -191,7 +203,7 @@ def test_the_longest_files_of_a_part_begin_first():
     ]
     pytest_collection_modifyitems(items)
     assert [item.nodeid for item in items] == ["b::two", "b::three", "d::five", "a::one", "c::four"]
-    assert all("--no-loadscope-reorder" in run.command(part) for part in (run.PURE, run.TORCH, run.SERVERS))
+    assert all("--no-loadscope-reorder" in run.command(part) for part in (run.PURE, run.REAL))
 
 
 def test_a_mark_that_its_file_does_not_name_is_refused(tmp_path):
