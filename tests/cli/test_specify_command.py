@@ -196,6 +196,10 @@ def test_arguments_of_megatron(specify):
     assert specify(
         {"megatron": MEGATRON + " --overlap-moe-expert-parallel-comm"}, "--ranks", "128"
     ).options.overlap_experts
+    for flags in ("--moe-enable-deepep", "--moe-token-dispatcher-type flex"):
+        assert specify({"megatron": f"{MEGATRON} {flags}"}, "--ranks", "128").options.algorithms == {
+            "all_to_all": "deepep"
+        }
     more = " --hidden-dropout 0.0 --cross-entropy-loss-fusion --cross-entropy-fusion-impl te"
     job = specify({"megatron": MEGATRON + more}, "--ranks", "128")
     assert (job.checked["model"]["dropout"], job.checked["model"]["fused_loss"]) == (False, True)
@@ -345,6 +349,9 @@ def test_a_job_of_torchtitan(specify):
     assert (job.model.precision.product, job.model.precision.current_scaling) == (1, True)
     assert job.model.parameters == 8_030_261_248
     assert job.checked["model"]["eager"]
+    deepep = TORCHTITAN.replace("[parallelism]\n", '[parallelism]\nexpert_parallel_comm_backend = "deepep"\n')
+    found = [specify({"torchtitan": text}, "--ranks", "16").options.algorithms for text in (TORCHTITAN, deepep)]
+    assert found == [{}, {"all_to_all": "deepep"}]
     compiled = specify({"torchtitan": TORCHTITAN + "\n[compile]\nenable = true\n"}, "--ranks", "16")
     assert not compiled.checked["model"]["eager"]
     parallel = TORCHTITAN.replace("[parallelism]\n", "[parallelism]\ncontext_parallel_degree = 2\n")

@@ -25,6 +25,7 @@ TREE = "tree"
 DIRECT = "direct"
 CSC = "csc"
 HIERARCHICAL = "hierarchical"
+DEEPEP = "deepep"
 
 _HALVES = (ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL)
 
@@ -108,12 +109,14 @@ ALGORITHMS: Mapping[str, Callable[[str, int], Cost]] = {
     CSC: _csc,
 }
 """Algorithms on one kind of link. HIERARCHICAL is made of them, level by level: `hierarchical_seconds`."""
+_OF_SEVERAL_LEVELS = {HIERARCHICAL: ALL_REDUCE, DEEPEP: ALL_TO_ALL}
+"""Algorithms that treat links within a node and between nodes differently, and the collective that each performs."""
 
 
 def algorithms(kind: str) -> tuple[str, ...]:
     """Return the names of the algorithms that can perform `kind`."""
     names = tuple(name for name in ALGORITHMS if name != TREE or kind == ALL_REDUCE)
-    return (*names, HIERARCHICAL) if kind == ALL_REDUCE else names
+    return (*names, *(name for name, made in _OF_SEVERAL_LEVELS.items() if made == kind))
 
 
 @lru_cache(maxsize=256)

@@ -19,6 +19,11 @@ _UNALIGNED_SHARE = 0.7
 what measured batched products with 140 columns get on A100 (pytorch/pytorch, issue 83272, CUDA 11.7)."""
 _LEAST_INNER = 1024
 """No part of the inner dimension is shorter; below, libraries do not cut it."""
+_GROUPED_FILL = 850.0
+"""Elements of the inner dimension that beginning and ending a tile costs in a kernel of grouped products. On H100,
+PyTorch's takes 1.31 ms for 16 groups with 8,192 rows in all by 5,120 x 8,192, and 1.26 ms by 8,192 x 5,120
+(pytorch/ao, pull request 2490). The groups' sizes are printed; their tiles of 128 x 256 alone would take 1.15 and
+1.13 ms, which gives 707 and 979. Assumed equal on other devices, and for Transformer Engine's products of experts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +45,8 @@ class Tiling:
 class Shape:
     """`count` equal products of `rows` x `inner` by `inner` x `columns` elements.
 
-    Operands of `interleaved` ones lie next to each other in the rows of one tensor, as attention's heads do.
+    Operands of `interleaved` ones lie next to each other in the rows of one tensor, as attention's heads do. The rows
+    of one tensor are divided among `grouped` ones at run time, as tokens are among experts.
     """
 
     rows: float
@@ -48,6 +54,7 @@ class Shape:
     inner: float
     count: float = 1.0
     interleaved: bool = False
+    grouped: bool = False
 
     def backward(self) -> tuple["Shape", "Shape"]:
         """Return the products of the backward pass: the gradients of both factors."""
@@ -65,6 +72,7 @@ def product_seconds(shape: Shape, tiling: Tiling, flops_per_second: float) -> fl
     if unaligned is not None and shape.interleaved and not (aligned and shape.rows % _ALIGNED == 0):
         return 2 * shape.rows * shape.columns * shape.inner * shape.count / unaligned
     tile_flops_per_second = flops_per_second / tiling.multiprocessors * (1.0 if aligned else _UNALIGNED_SHARE)
+    fill = max(tiling.fill, _GROUPED_FILL) if shape.grouped and shape.count > 1 else tiling.fill
     best_s = float("inf")
     for rows, columns in (*_WIDE, _NARROW):
         share = tiling.narrow_share if (rows, columns) == _NARROW else 1.0
@@ -73,6 +81,6 @@ def product_seconds(shape: Shape, tiling: Tiling, flops_per_second: float) -> fl
             if parts > 1 and shape.inner < parts * _LEAST_INNER:
                 break
             waves = ceil(tiles * parts / tiling.multiprocessors)
-            wave_flops = 2 * rows * columns * (shape.inner / parts + tiling.fill)
+            wave_flops = 2 * rows * columns * (shape.inner / parts + fill)
             best_s = min(best_s, waves * wave_flops / (tile_flops_per_second * share))
     return best_s

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from lockstep.contracts.errors import ConfigError
+from lockstep.simulator.hardware.collectives import ALL_TO_ALL, DEEPEP
 from lockstep.simulator.imports.values import whole
 
 _WHERE = "Megatron-LM's arguments"
@@ -79,6 +80,8 @@ def _strategy(given: Mapping[str, str], degrees: Mapping[str, int]) -> dict[str,
         "overlap_experts": "--overlap-moe-expert-parallel-comm" in given,
         "overlap_returns": "--overlap-param-gather" in given,
     }
+    if "--moe-enable-deepep" in given or given.get("--moe-token-dispatcher-type") == "flex":
+        found["algorithms"] = {ALL_TO_ALL: DEEPEP}
     if "--expert-tensor-parallel-size" in given:
         found["expert_tp"] = _number(given, "--expert-tensor-parallel-size")
     if degrees["cp"] > 1:

@@ -22,6 +22,7 @@ from lockstep.simulator.hardware.collectives import (
 )
 from lockstep.simulator.hardware.symmetry import GroupSet, Partition
 from lockstep.simulator.lowering.link_model import LinkModel, Phase
+from lockstep.simulator.models.model import Routing
 from lockstep.simulator.strategy.mesh import Mesh, MeshAxis
 from lockstep.simulator.strategy.placement import Transfer
 
@@ -38,8 +39,16 @@ class GroupTopology:
     Meshes of one shape share their group sets, so that stages that are alike cost what one costs.
     """
 
-    def __init__(self, cluster: Cluster, algorithms: Mapping[str, str], meshes: Iterable[Mesh]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        algorithms: Mapping[str, str],
+        meshes: Iterable[Mesh],
+        *,
+        routing: Routing | None = None,
+    ) -> None:
         self.cluster = cluster
+        self._routing = routing
         self._meshes = list(meshes)
         self.group_sets: list[GroupSet] = []
         self._links = cluster.links()
@@ -50,7 +59,7 @@ class GroupTopology:
 
     def on(self, cluster: Cluster) -> "GroupTopology":
         """Return the same group sets on a cluster of the same shape, whose links have other health."""
-        other = GroupTopology(cluster, self._algorithms, self._meshes)
+        other = GroupTopology(cluster, self._algorithms, self._meshes, routing=self._routing)
         other.group_sets = list(self.group_sets)
         return other
 
@@ -125,7 +134,9 @@ class GroupTopology:
 
     def link_model(self, partition: Partition) -> LinkModel:
         """Return the classes of `partition` on the links; no group set may be added afterwards."""
-        return LinkModel(self.cluster, self._algorithms, self.group_sets, partition, self.capacity)
+        return LinkModel(
+            self.cluster, self._algorithms, self.group_sets, partition, self.capacity, routing=self._routing
+        )
 
 
 def clear_cache() -> None:

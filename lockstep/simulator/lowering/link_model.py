@@ -10,11 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.simulator.hardware.cluster import BOTH_WAYS, IN, OUT, Cluster
-from lockstep.simulator.hardware.collectives import ALL_TO_ALL, DIRECT, HIERARCHICAL, RING, Link, collective_cost
+from lockstep.simulator.hardware.collectives import (
+    ALL_TO_ALL,
+    DEEPEP,
+    DIRECT,
+    HIERARCHICAL,
+    RING,
+    Link,
+    collective_cost,
+)
 from lockstep.simulator.hardware.symmetry import GroupSet, Partition
+from lockstep.simulator.models.model import Routing
 
 _Row = tuple[int, int, int, int, int]
 """A use of links: their class, level, members below, those beyond, and way."""
+_ON_A_LINK = {HIERARCHICAL: RING, DEEPEP: DIRECT}
+"""What algorithms of several levels are on the links of one."""
 _WAYS = {BOTH_WAYS: (OUT, IN), OUT: (OUT,), IN: (IN,)}
 
 
@@ -56,8 +67,8 @@ class Flow:
 class LinkModel:
     """Flows by group set, class of groups and kind of collective, made once each.
 
-    `capacity` is that of one link of each class, in bytes a second. `group_of` maps by group set the class of ranks (in
-    a directed one: of senders) to its class of groups.
+    `capacity` is that of one link of each class, in bytes a second, `routing` that of the model's tokens. `group_of`
+    maps by group set the class of ranks (in a directed one: of senders) to its class of groups.
     """
 
     def __init__(
@@ -67,8 +78,11 @@ class LinkModel:
         group_sets: Sequence[GroupSet],
         partition: Partition,
         capacity: NDArray[np.float64],
+        *,
+        routing: Routing | None = None,
     ) -> None:
         self.cluster = cluster
+        self._routing = routing
         representative = np.full(int(partition.links.max()) + 1, -1)
         representative[partition.links[::-1]] = np.arange(len(capacity))[::-1]
         self.capacity: list[float] = np.repeat(capacity[representative], 2).tolist()
@@ -113,12 +127,16 @@ class LinkModel:
         group_set, group, kind = key
         rows, n = self._rows[group_set][group], self._sizes[group_set]
         algorithm = self._algorithms.get(kind, RING)
-        cost = collective_cost(kind, RING if algorithm == HIERARCHICAL else algorithm, n)
+        cost = collective_cost(kind, _ON_A_LINK.get(algorithm, algorithm), n)
         # Everybody to everybody: links see what crosses them.
         spread = kind == ALL_TO_ALL or algorithm == DIRECT
         levels = self.cluster.levels
         level = levels[max((row[1] for row in rows), default=0)]
-        loads = [cost.ratio * (members * beyond / (n - 1) if spread else 1.0) for _, _, members, beyond, _ in rows]
+        crossing = self._crossing(rows, n) if algorithm == DEEPEP else 1.0
+        loads = [
+            cost.ratio * (members * beyond / (n - 1) * (crossing if height else 1.0) if spread else 1.0)
+            for _, height, members, beyond, _ in rows
+        ]
         ratio = max(loads, default=0.0)
         carried = self._carried[group_set]
         loaded: dict[int, float] = {}
@@ -135,6 +153,11 @@ class LinkModel:
             alone = min(alone, self.capacity[number] / use)
         uses = tuple(sorted(loaded.items()))
         return Flow(kind, cost.latency_s(link), ratio, cap, min(cap, alone), uses, self._members[group_set][group])
+
+    def _crossing(self, rows: Sequence[_Row], n: int) -> float:
+        """Return the ratio of bytes that cross between nodes if each node receives a token once."""
+        own = max((members for _, height, members, _, _ in rows if height == 1), default=n)
+        return self._routing.share_once_per_part(n / own) if self._routing and own < n else 1.0
 
 
 def _members(group_set: GroupSet, classes: NDArray[np.int64]) -> list[tuple[int, ...]]:

@@ -213,6 +213,7 @@ def _shape(product: MatrixProduct, sizes: Mapping[str, float]) -> Shape:
         inner=size(product.inner),
         count=size(product.repeats),
         interleaved=product.interleaved,
+        grouped=product.grouped,
     )
 
 

@@ -154,7 +154,7 @@ def _compiled(inputs: _PlanInputs) -> Plan:
         zero_copy=inputs.zero_copy,
     )
     stages = _stages(chunks, inputs.cluster)
-    group_topology = GroupTopology(inputs.cluster, dict(inputs.algorithms), stages)
+    group_topology = GroupTopology(inputs.cluster, dict(inputs.algorithms), stages, routing=inputs.tree.model.routing)
     made: dict[object, Program] = {}
     for chunk in chunks:
         key = (chunk.mesh.axes, tuple(chunk.contents))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from lockstep.simulator.models.model import MatrixProduct, Operator, OperatorInput
+from lockstep.simulator.models.model import MatrixProduct, Operator, OperatorInput, Routing
 from lockstep.simulator.models.primitives import ACTIVATION_BACKWARD_MOVES, KEPT_EVERY_SECOND, linear, pointwise
 
 _SWIGLU_MOVES, _SWIGLU_BACKWARD_MOVES = 3.0, 5.0
@@ -47,7 +47,9 @@ def mixture(
     """Yield the operators of a mixture of experts; all tokens pass the `shared_ffn` features of the shared experts.
 
     Shared experts come before the routed ones, as in Megatron-LM without overlap. The input of routed experts has a
-    fourth dimension, the expert.
+    fourth dimension, the expert. Their outputs are added without being kept: the router's weights are multiplied with
+    the features between both products (Megatron-Core, `weighted_bias_swiglu_impl`) or with the experts' input
+    (torchtitan, `score_before_experts`), and these are kept anyway.
     """
     if shared_ffn:
         yield from gated(s, h, shared_ffn, width=width, prefix="shared_")
@@ -86,7 +88,6 @@ def mixture(
         output_elements=s * h,
         moved_elements=(1 + chosen + added) * s * h,
         backward_ratio=1.0,
-        stored_input_bytes=width * chosen * s * h,
     )
 
 
@@ -118,6 +119,11 @@ def _expert(
         weights=experts * inner * outer,
         weight_dims=("e", "h", "o"),
         stored_input_bytes=width * chosen * s * inner,
-        products=(MatrixProduct(rows=("b", "s", chosen / experts), columns=("o",), inner=("h",), repeats=("e",)),),
+        products=(
+            MatrixProduct(
+                rows=("b", "s", chosen / experts), columns=("o",), inner=("h",), repeats=("e",), grouped=True
+            ),
+        ),
         narrow=True,
+        routing=Routing(experts=experts, chosen=chosen),
     )

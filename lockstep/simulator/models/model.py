@@ -7,6 +7,7 @@ An operator's figures are those of one sample without any split. Its dimensions 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 BATCH = "b"
 """The dimension that every operator has: samples, whose number is set by the strategy."""
@@ -32,7 +33,8 @@ class MatrixProduct:
     """A matrix product in an operator's forward pass; every size is the product of its factors.
 
     `repeats` is the number of equal products that a rank computes at once, such as attention heads or experts. The
-    operands of `interleaved` products are adjacent in the rows of one tensor.
+    operands of `interleaved` products are adjacent in the rows of one tensor; `grouped` ones have as many rows as
+    tokens chose their expert.
     """
 
     rows: tuple[Extent, ...]
@@ -40,6 +42,25 @@ class MatrixProduct:
     inner: tuple[Extent, ...]
     repeats: tuple[Extent, ...] = ()
     interleaved: bool = False
+    grouped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """The `chosen` ones of `experts` to which a token is sent; all are equally likely, and each rank has as many."""
+
+    experts: float
+    chosen: float
+
+    def share_once_per_part(self, parts: float) -> float:
+        """Return the ratio of copies that cross between `parts` of equally many ranks with DeepEP to those without it.
+
+        Without it a token is sent to each of its experts, with it once to each part that has one of them. For example,
+        a token with 8 of 128 experts on 2 nodes crosses the network once instead of 4 times.
+        """
+        elsewhere = self.experts - self.experts / parts
+        misses = prod(max(0.0, elsewhere - drawn) / (self.experts - drawn) for drawn in range(round(self.chosen)))
+        return parts * (1 - misses) / self.chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,10 +75,10 @@ class Operator:
     `separate_backward_share` are the parts of the moved elements that separate kernels move before or after the
     products; `launches` counts kernels. The products of a `narrow` operator may have factors in a narrower format than
     the activations. A `fused_attention` computes only `executed_share` of the FLOPs, half with a causal mask;
-    `key_sharers` query heads share one key and value head. `stored_*` are the bytes kept for backward, of the input
-    tensor and of the operator's own results; `workspace_bytes` exist only while it runs. `selective` operators are
-    computed again by selective recomputation; `kept_input_share` is the part of the input that recomputation per
-    operator keeps.
+    `key_sharers` query heads share one key and value head; `routing` is how tokens reach their experts. `stored_*` are
+    the bytes kept for backward, of the input tensor and of the operator's own results; `workspace_bytes` exist only
+    while it runs. `selective` operators are computed again by selective recomputation; `kept_input_share` is the part
+    of the input that recomputation per operator keeps.
     """
 
     name: str
@@ -85,6 +106,7 @@ class Operator:
     fused_attention: bool = False
     executed_share: float = 1.0
     key_sharers: float = 1.0
+    routing: Routing | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -152,6 +174,11 @@ class ModelSpec:
         """Yield every operator, repetitions included."""
         for _, block in self.blocks:
             yield from block.operators()
+
+    @cached_property
+    def routing(self) -> Routing | None:
+        """How tokens come to the experts of the layers that have any, None in a model without experts."""
+        return next((op.routing for op in self.operators() if op.routing), None)
 
     @property
     def parameters(self) -> float:

@@ -1,7 +1,7 @@
 """The fields of a specification that describe the strategy: degrees, schedule, memory, overlaps and overrides."""
 
 from lockstep.contracts.limits import WORLD_SIZE_MAX
-from lockstep.simulator.hardware.collectives import ALGORITHMS, HIERARCHICAL, KINDS, SEND
+from lockstep.simulator.hardware.collectives import KINDS, SEND, algorithms
 from lockstep.simulator.lowering.context import EXCHANGES, GATHER, HALVES, SPLITS
 from lockstep.simulator.lowering.program import DDP_BUCKET_BYTES
 from lockstep.simulator.spec.field import (
@@ -164,11 +164,7 @@ STRATEGY = {
     ),
     "algorithms": section(
         "algorithm by kind of collective",
-        {
-            kind: optional(choice(f"algorithm of each {kind}", (*ALGORITHMS, HIERARCHICAL)))
-            for kind in KINDS
-            if kind != SEND
-        },
+        {kind: optional(choice(f"algorithm of each {kind}", algorithms(kind))) for kind in KINDS if kind != SEND},
         NOTHING,
     ),
     "overrides": sections(

@@ -129,3 +129,18 @@ def test_the_limited_h100_meets_products_in_both_formats(number_format):
     _, _, ratios = measured_products(device.as_fp8() if number_format == "fp8" else device, rows)
     assert len(ratios) == 3
     assert np.abs(ratios - 1).max() <= 0.06
+
+
+@pytest.mark.parametrize(("columns", "inner", "measured_ms"), [(8192, 5120, 1.31), (5120, 8192, 1.26)])
+def test_grouped_products_take_longer_than_those_of_equal_groups(columns, inner, measured_ms):
+    """16 uneven groups with 512 rows on average (pytorch/ao, pull request 2490): their last tiles are partly empty."""
+    shape = Shape(rows=512, columns=columns, inner=inner, count=16, grouped=True)
+    grouped_s, plain_s = (
+        product_seconds(each, H100.tiling, H100.reached_flops_per_second)
+        for each in (shape, replace(shape, grouped=False))
+    )
+    assert 1.0 < measured_ms / 1e3 / grouped_s < 1.12 < measured_ms / 1e3 / plain_s
+    alone = replace(shape, count=1)
+    assert product_seconds(alone, H100.tiling, 1e15) == product_seconds(
+        replace(alone, grouped=False), H100.tiling, 1e15
+    )
