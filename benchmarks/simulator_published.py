@@ -176,6 +176,7 @@ def _read(row: Row) -> Run:
             overlap_tensor=framework.overlap_tensor,
             late_tensor_sums=framework.late_tensor_sums,
             overlap_experts=framework.overlap_experts,
+            algorithms=framework.algorithms,
             overlap_returns=framework.overlap_returns,
             context=framework.context,
         ),
@@ -257,7 +258,7 @@ def _model(row: Row, framework: Framework) -> ModelSpec:
     own.pop("ep", None)
     if own:
         if "experts" in own:
-            return moe(**sizes, **own, precision=precision)
+            return moe(**sizes, **own, fused_loss=framework.fused_loss, precision=precision)
         return llama(
             **sizes,
             **own,
