@@ -1,9 +1,12 @@
 """A rank that trains and then ends badly: `failing_spawn_job.py fork|spawn raise|exit`; the parent ends well."""
 
+import gc
 import multiprocessing
 import sys
 
 import torch
+
+gc.freeze()  # half a second at the end of each process would go into the search for garbage among torch's objects
 
 
 def work(how):
