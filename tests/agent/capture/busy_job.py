@@ -29,6 +29,9 @@ def main():
         dist.all_reduce(found)
         if found.item():
             break
+    # Its reducer would end the group with the interpreter lock held, for which the thread of the last collective may wait
+    # (pytorch/pytorch, issue 56297).
+    del model
     dist.destroy_process_group()
 
 
