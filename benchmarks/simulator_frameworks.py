@@ -46,10 +46,10 @@ class Framework:
     that sum gradients, replaces `bucket_bytes` for the others; `virtual` replaces the row's number of chunks. With
     `micro_batches_of_stages` a batch is cut into as many micro-batches as a pipeline has stages, whatever the row.
     Experts are split over tp by `expert_tp`, context parallel ranks exchange by `context`, kinds of collectives by
-    `algorithms`. Software that `compiles`
-    runs the rows without "compiled" eagerly, with `matrix_rotations` or without; software that `fills_stages` gives
-    each stage as many layers as the fullest needs and the last what is left. `machine` is what the source states of the
-    devices, and `network_share` what it measures of its network over what the preset takes it to reach.
+    `algorithms`. Software that `compiles` runs the rows without "compiled" eagerly, with `matrix_rotations` or without;
+    software that `fills_stages` gives each stage as many layers as the fullest needs and the last what is left.
+    `machine` is what the source states of the devices, and `network_share` what it measures of its network over what
+    the preset takes it to reach.
     """
 
     bucket_bytes: float | None

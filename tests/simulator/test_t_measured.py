@@ -19,7 +19,7 @@ from benchmarks.simulator_measured import (
     read_vtrain,
     seconds,
 )
-from benchmarks.simulator_published import RUNS, read_runs
+from benchmarks.simulator_published import RECIPES, RUNS, read_runs
 from benchmarks.simulator_untuned import forecasts
 from lockstep.simulator.calibration.calibrate import Observation, calibrate, with_parameters
 from lockstep.simulator.hardware.clusters import dgx_a100, hc2
@@ -183,3 +183,21 @@ def test_a_slow_rank_is_a_class_and_holds_everybody_up(speed):
     assert slow.step_seconds == pytest.approx(everyone.step_seconds, rel=1e-9)
     assert slow.operations < everyone.operations
     assert healthy.step_seconds < slow.step_seconds <= healthy.step_seconds / speed * (1 + 1e-9)
+
+
+def test_runs_with_experts_fit_their_devices():
+    """None of the published runs of Megatron with experts is forecast to run out of memory, as with outputs kept."""
+    runs = [
+        run
+        for run in read_runs(COMMITTED / RECIPES)
+        if run.set_name.startswith("Megatron") and "experts" in run.set_name
+    ]
+    found = [simulate(run.tree, run.cluster, batch=run.batch, options=run.options) for run in runs]
+    assert len(runs) == 14
+    assert not any(each.out_of_memory for each in found)
+    peaks = [
+        (max(each.peak_memory_bytes), run.memory_bytes)
+        for each, run in zip(found, runs, strict=True)
+        if run.memory_bytes
+    ]
+    assert [predicted / measured for predicted, measured in peaks] == [pytest.approx(1.0, abs=0.05)]
