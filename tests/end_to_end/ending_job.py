@@ -90,6 +90,9 @@ def main():
         write_whole(directory / f"{rank}.pid", f"{os.getpid()} {step}")
         if asked.item():
             break
+    # Its reducer would end the group with the interpreter lock held, for which the thread of the last collective may wait
+    # (pytorch/pytorch, issue 56297).
+    del model
     dist.destroy_process_group()
 
 
