@@ -164,13 +164,16 @@ _BRIDGE_EXPERTS_BF16 = replace(
 )
 _DEEPEP: Mapping[str, str] = {ALL_TO_ALL: DEEPEP}
 """Recipes with `moe_flex_dispatcher_backend="hybridep"` do so too: HybridEP sends a token to a node once."""
-_MEGATRON_EXPERTS = Framework(
+_MEGATRON_CORE = Framework(
     bucket_bytes=DDP_BUCKET_BYTES,
     fused_attention=True,
     sequence_parallel=True,
     zero=1,
     bucket_parameters=bucket_parameters,
     overlap_returns=True,
+)
+_MEGATRON_EXPERTS = replace(
+    _MEGATRON_CORE,
     zero_copy=True,
     expert_tp=1,
     algorithms=_DEEPEP,
@@ -217,15 +220,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         overlap_tensor=True,
         overlap_returns=True,
     ),  # section 3.2: communication of all three sorts of parallelism is overlapped
-    "Megatron-Core README model table": Framework(
-        bucket_bytes=DDP_BUCKET_BYTES,
-        fused_attention=True,
-        sequence_parallel=True,
-        zero=1,
-        bucket_parameters=bucket_parameters,
-        overlap_tensor=True,
-        overlap_returns=True,
-    ),
+    "Megatron-Core README model table": replace(_MEGATRON_CORE, overlap_tensor=True),
     # README.md: "--overlap-grad-reduce --overlap-param-gather" and "--tp-comm-overlap". The second is "only supported
     # with distributed optimizer" (megatron/training/arguments.py).
     "MLPerf Training v3.1 NVIDIA EOS GPT-3": Framework(

@@ -49,8 +49,8 @@ class MatrixProduct:
 class Routing:
     """The `chosen` ones of `experts` to which a token is sent; all are equally likely, and each rank has as many."""
 
-    experts: float
-    chosen: float
+    experts: int
+    chosen: int
 
     def share_once_per_part(self, parts: float) -> float:
         """Return the ratio of copies that cross between `parts` of equally many ranks with DeepEP to those without it.
@@ -59,7 +59,7 @@ class Routing:
         a token with 8 of 128 experts on 2 nodes crosses the network once instead of 4 times.
         """
         elsewhere = self.experts - self.experts / parts
-        misses = prod(max(0.0, elsewhere - drawn) / (self.experts - drawn) for drawn in range(round(self.chosen)))
+        misses = prod(max(0.0, elsewhere - drawn) / (self.experts - drawn) for drawn in range(self.chosen))
         return parts * (1 - misses) / self.chosen
 
 
