@@ -43,7 +43,7 @@ _STALL_FLOORS = 4.0  # smallest effects, 10 % of a step: steps with less are no 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Series that may alarm, arrays of shape (C,): sum, steps since it left zero and their deviation.
+    """Series that may alarm, arrays of shape (C,): sum, steps since it left zero, their deviation, how many stalled.
 
     `median` and `least` are of the last three steps, `mean` is the long mean; `noise_factor` is the noise of a series
     relative to its noise group.
@@ -53,6 +53,7 @@ class Candidates:
     sum: "Floats"
     run: "Floats"
     deviation: "Floats"
+    stalled: "Floats"
     median: "Floats"
     least: "Floats"
     mean: "Floats"
@@ -62,19 +63,20 @@ class Candidates:
     def of(
         cls,
         group_C: "Places",
-        cusums_4C: "Floats",
+        cusums_5C: "Floats",
         *,
         last: "tuple[Floats, Floats, Floats]",
         mean_C: "Floats",
         noise_factor: "Floats | float" = 1.0,
     ) -> "Candidates":
         """Build them from the result of `CusumState.of`, the last three values and the long means."""
-        sum_C, run_C, deviation_C, _ = cusums_4C
+        sum_C, run_C, deviation_C, _, stalled_C = cusums_5C
         return cls(
             noise_group=group_C,
             sum=sum_C,
             run=run_C,
             deviation=deviation_C,
+            stalled=stalled_C,
             median=median_of_three(*last),
             least=np.minimum(np.minimum(last[0], last[1]), last[2]),
             mean=mean_C,
@@ -147,6 +149,8 @@ class DetectionLimits:
             self._sizes_P, 1.0
         )  # a job may have no groups, whose test has no series
         self._widen()
+        self.stall_ratio = _STALL_FLOORS * floor_ratio
+        """The smallest deviation of a stalled step."""
         self.least_wide = float(np.float32(FULL_FLOORS * floor_ratio))
         """The largest deviation of a single step that counts in full in a long mean in every noise group."""
         # Sums handle white noise. The rest is slow, so independent values are one window of the long mean apart.
@@ -160,17 +164,15 @@ class DetectionLimits:
         self.least_alarm_sigmas = float(self.alarm_sigmas_P.min())
         """The smallest sum that alarms in any noise group."""
 
-    def follow_sums(self, group_E: "Places", peak_E: "Floats", clipped_E: "Floats", warm_P: "Marks | None") -> None:
+    def follow_sums(self, group_E: "Places", peak_E: "Floats", stalled_E: "Floats", warm_P: "Marks | None") -> None:
         """Update the limits by the sums that returned to zero in this step.
 
-        Parameters are their noise groups, their peaks, and how much of their deviations was beyond the clip for means:
-        a static difference also has high sums, but no step of it stalls. Noise groups that `warm_P` (None: all) does
-        not mark have no sums, so this step shows nothing of them.
+        Parameters are their noise groups, their peaks, and how many of their steps stalled. Noise groups that `warm_P`
+        (None: all) does not mark have no sums, so this step shows nothing of them.
         """
         counts: Marks | int = 1 if warm_P is None else warm_P
         if self._stalls is not None:
-            is_stall_E = clipped_E > (_STALL_FLOORS - FULL_FLOORS) * self.floor_ratio
-            self._stalls.learn(group_E[is_stall_E], peak_E[is_stall_E], self.policy.sum_of(1), counts)
+            self._stalls.learn(group_E, stalled_E, counts)
         if self.tail is not None:
             self.tail.learn(group_E, peak_E, THRESHOLD_SHARE * self._white_P, counts)
             self._widen()
@@ -332,17 +334,16 @@ class DetectionLimits:
         return matters_C
 
     def _exceeds_stalls(self, those: Candidates) -> "Marks":
-        """Return which candidates are more than stalls in a row, array of shape (C,).
+        """Return which candidates' sums are those of an alarm without the stalls that chance explains, shape (C,).
 
-        Where the last three steps may all be stalls, the sum must exceed that of the stalls that chance explains.
+        Two stalls never alarm, so only those beyond two are taken off.
         """
-        is_stall_C = those.least > _STALL_FLOORS * self.floor_ratio
-        if self._stalls is None or not is_stall_C.any():
-            return np.ones(len(is_stall_C), dtype=bool)
-        policy = self.policy
-        row_P = self._stalls.row_P(self._steps, SHORT_STEPS)
-        limit_P = policy.sum_of(1) * (row_P - SHORT_STEPS + policy.stalled_steps)
-        exceeds_C: Marks = ~is_stall_C | (those.sum > limit_P[those.noise_group])
+        usual = SHORT_STEPS - 1
+        if self._stalls is None or not (those.stalled > usual).any():
+            return np.ones(len(those.stalled), dtype=bool)
+        chance_P = self._stalls.row_P(self._steps, SHORT_STEPS) - SHORT_STEPS
+        chance_C = np.clip(those.stalled - usual, 0, chance_P[those.noise_group])
+        exceeds_C: Marks = those.sum - self.policy.sum_of(1) * chance_C > self.policy.alarm_sigmas
         return exceeds_C
 
     def has_changed(self, those: Candidates, past_C: "Floats", change_C: "Floats") -> "Marks":

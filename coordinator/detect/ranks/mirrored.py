@@ -50,8 +50,15 @@ class MirroredTest:
             self.clear()
             return
         limits, sums, self.raised = self._limits, self._sums, self.raised[:0]
-        policy, most_P = limits.policy, limits.most_P
-        sums.cusums.move(-values.raw_N, values.seen_N, limits.summed_P, warm_P, most_P=most_P, policy=policy)
+        sums.cusums.move(
+            -values.raw_N,
+            values.seen_N,
+            limits.summed_P,
+            warm_P,
+            most_P=limits.most_P,
+            stall_ratio=limits.stall_ratio,
+            policy=limits.policy,
+        )
         if len(sums.alarms):
             sums.update(last_N, values.seen_N)
         due = sums.due(values.seen_N)

@@ -345,12 +345,13 @@ class CusumTest:
             self.limits.summed_P,
             warm_P,
             most_P=self.limits.most_P,
+            stall_ratio=self.limits.stall_ratio,
             policy=self.policy,
             static_of=self._static_above_baseline,
             noise_factor_N=self._noise_factor_N,
         )
         cusums = self.cusums
-        self.limits.follow_sums(cusums.ended_group_E, cusums.ended_peak_E, cusums.ended_clipped_E, warm_P)
+        self.limits.follow_sums(cusums.ended_group_E, cusums.ended_peak_E, cusums.ended_stalled_E, warm_P)
         if self.evaluated_steps % _STEPS_KEPT == 0:  # no need to count beyond this
             self.cusums.bound_runs(_STEPS_KEPT)
 

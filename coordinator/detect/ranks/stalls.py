@@ -2,9 +2,9 @@
 """How many stalled steps in a row chance explains: learnt from the sums that came back to zero.
 
 Pure. A stalled step adds the most that a step can to a sum. How often series stall, and how often a second stalled step
-follows the first, is known from the peaks of healthy sums. Stalls are taken for pairs at most: what follows a pair is
-another stall. So many in a row come by chance, among all series and in the steps between false pages, that a sum of
-stalled steps alone must be higher.
+follows the first, is known from healthy sums. Stalls are taken for pairs at most: what follows a pair is another stall.
+So many in a row come by chance, among all series and in the steps between false pages, that a sum must be an alarm's
+without them.
 
 Shapes: P noise groups, E sums that came back to zero.
 """
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 _MEMORY_STEPS = 1024
 _PRIOR_STALLS, _PRIOR_STEPS = 0.5, 5000.0  # of healthy hosts: noisy ones stall once in 10,000 steps
 _PRIOR_PAIRS, _PRIOR_FIRSTS = 0.5, 5.0  # on shared hosts three stalls in ten take two steps
-_FULL_SHARE = 0.95  # of what a stalled step adds: a peak that high is a stall
 _ROW_MAX = 20
 
 
@@ -38,19 +37,18 @@ class Stalls:
     def learn(
         self,
         group_E: "NDArray[np.intp]",
-        peak_E: "NDArray[np.floating]",
-        full_step: float,
+        stalled_E: "NDArray[np.floating]",
         counts_P: "NDArray[np.bool_] | int" = 1,
     ) -> None:
-        """Add the sums that came back to zero in this step: their noise groups and peaks; a stall adds `full_step`.
+        """Add the sums that came back to zero in this step: their noise groups, and how many of their steps stalled.
 
         `counts_P` are the noise groups that were evaluated in this step.
         """
         self.figures_3P *= 1 - 1 / _MEMORY_STEPS
         seen_P, stalls_P, pairs_P = self.figures_3P
         seen_P += self._series_P * counts_P
-        np.add.at(stalls_P, group_E[peak_E > _FULL_SHARE * full_step], 1.0)
-        np.add.at(pairs_P, group_E[peak_E > 2 * _FULL_SHARE * full_step], 1.0)
+        np.add.at(stalls_P, group_E[stalled_E > 0], 1.0)
+        np.add.at(pairs_P, group_E[stalled_E > 1], 1.0)
 
     def row_P(self, steps: float, least: int) -> "Figures":
         """Return how many stalled steps in a row chance does not bring, array of shape (P,), at least `least`.

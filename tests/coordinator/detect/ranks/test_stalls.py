@@ -8,17 +8,16 @@ from coordinator.detect.ranks.series_cusum import CusumTest
 from coordinator.detect.ranks.stalls import Stalls
 from coordinator.settings.policy import ExcessPolicy
 
-FULL = 4.0
 STEPS = steps_between("units", 500_000.0)
 
 
 def stalls_of(series, steps, *, singles=0, pairs=0):
     """Return what is learnt of so many stalls, spread evenly."""
     own = Stalls(np.array([float(series)]))
-    peaks = [4.0] * singles + [8.0] * pairs
+    stalled = [1.0] * singles + [2.0] * pairs
     for step in range(steps):
-        peaks_now = np.array(peaks[step * len(peaks) // steps : (step + 1) * len(peaks) // steps])
-        own.learn(np.zeros(len(peaks_now), dtype=np.intp), peaks_now, FULL)
+        now = np.array(stalled[step * len(stalled) // steps : (step + 1) * len(stalled) // steps])
+        own.learn(np.zeros(len(now), dtype=np.intp), now)
     return own
 
 
@@ -39,7 +38,7 @@ def test_the_more_stalls_and_the_longer_the_more_in_a_row_are_chance():
 def test_each_noise_group_has_stalls_of_its_own():
     own = Stalls(np.array([64.0, 64.0]))
     for _ in range(100):
-        own.learn(np.array([1]), np.array([8.0]), FULL)
+        own.learn(np.array([1]), np.array([2.0]))
     quiet, stalling = own.row_P(128 * STEPS, 3)
     assert quiet == 3
     assert stalling > 5
@@ -56,6 +55,21 @@ def test_stalls_that_follow_each_other_by_chance_never_alarm(rate, again):
         lasts = (rng.random(len(step)) < again) & (step + 1 < len(values))
         values[step[lasts] + 1, series[lasts]] += 0.5
         values[60:63, 7] += 0.4  # so that one is certain
+        test = CusumTest([np.zeros(2048, dtype=np.intp)], ExcessPolicy())
+        for place, row in enumerate(values):
+            test.step(row, place)
+            assert not len(test.alarms), place
+
+
+@pytest.mark.parametrize("after", [0.0, 0.04, 0.07])
+def test_stalls_in_a_row_and_a_step_within_noise_never_alarm(after):
+    """The step after the row is within noise, and so is no stall itself, but the sum is still that of the row."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        values = rng.normal(0, 0.027, (100, 2048))
+        values[rng.random(values.shape) < 3e-4] += 0.4
+        values[60:64, 7] = 0.3, 0.19, 0.5, after
+        values[80:84, 9] = 0.3, 0.19, after, 0.5
         test = CusumTest([np.zeros(2048, dtype=np.intp)], ExcessPolicy())
         for place, row in enumerate(values):
             test.step(row, place)

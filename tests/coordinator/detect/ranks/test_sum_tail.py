@@ -21,7 +21,7 @@ def learnt(rows):
     sums, tail, peaks = CusumState(NoiseGroups(np.zeros(SERIES, dtype=np.intp))), SumTail(1), []
     threshold = np.array([THRESHOLD_SHARE * WHITE])
     for row in rows.astype(np.float32):
-        sums.move(row, None, np.ones(1), None, most_P=np.array([np.inf]), policy=POLICY)
+        sums.move(row, None, np.ones(1), None, most_P=np.array([np.inf]), stall_ratio=np.inf, policy=POLICY)
         tail.learn(sums.ended_group_E, sums.ended_peak_E, threshold)
         peaks += sums.ended_peak_E.tolist()
     return float(tail.limit_P(threshold, POLICY.slack_sigmas, np.array([STEPS]))[0]), np.array(peaks)
