@@ -166,6 +166,18 @@ def test_a_fault_on_every_rank_is_the_runs():
     assert named(step_results) == set()
 
 
+@pytest.mark.parametrize("every", [2, 3, 5, 10])
+def test_a_slower_job_is_found_as_soon_where_single_ranks_stall(every):
+    """A stalled step is as long as its rank is late, and shows nothing of the others."""
+    scenario = Scenario(degrees="dp=32", steps=160).with_fault("compute", *range(32), seconds=0.025, begin=120)
+    without, _ = first_anomaly(evaluate_all(scenario), "fluctuation")
+    for step in range(0, 160, every):
+        scenario = scenario.with_fault(
+            "compute", 7 * step % 32, seconds=0.2 + 0.01 * (step % 9), begin=step, end=step + 1
+        )
+    assert first_anomaly(evaluate_all(scenario), "fluctuation")[0] == without
+
+
 def test_one_strange_step_does_not_change_what_is_lost():
     """Seconds lost are a median: a step in which the peers stumble, as after a capture, leaves them as they were."""
     recording = generate(Scenario(degrees="dp=4", steps=75).with_fault("gc", 3, seconds=0.2, begin=60))
