@@ -11,7 +11,7 @@ from typing import Any
 from lockstep.contracts.peaks import peak_flops_per_second
 from lockstep.simulator.hardware.cluster import CUDNN, FLASH_1, FLASH_2
 from lockstep.simulator.hardware.clusters import NCCL_CHANNELS, OVERLAP_FACTOR
-from lockstep.simulator.hardware.collectives import ALL_TO_ALL, DEEPEP
+from lockstep.simulator.hardware.collectives import ALL_TO_ALL, DEEPEP, HYBRIDEP
 from lockstep.simulator.imports.megatron import bucket_parameters
 from lockstep.simulator.lowering.context import MERGE, RING, ContextParallelism
 from lockstep.simulator.lowering.program import DDP_BUCKET_BYTES
@@ -45,11 +45,11 @@ class Framework:
     `backward_prefetch`, `zero_copy` and `sharded_overlap_factor` hold for ZeRO 3; `bucket_parameters`, by the ranks
     that sum gradients, replaces `bucket_bytes` for the others; `virtual` replaces the row's number of chunks. With
     `micro_batches_of_stages` a batch is cut into as many micro-batches as a pipeline has stages, whatever the row.
-    Experts are split over tp by `expert_tp`, context parallel ranks exchange by `context`, kinds of collectives by
-    `algorithms`. Software that `compiles` runs the rows without "compiled" eagerly, with `matrix_rotations` or without;
-    software that `fills_stages` gives each stage as many layers as the fullest needs and the last what is left.
-    `machine` is what the source states of the devices, and `network_share` what it measures of its network over what
-    the preset takes it to reach.
+    Experts are split over tp by `expert_tp`, their FP8 tokens are copied to a size by `padded_tokens`; context parallel
+    ranks exchange by `context`, kinds of collectives by `algorithms`. Software that `compiles` runs the rows without
+    "compiled" eagerly, with `matrix_rotations` or without; software that `fills_stages` gives each stage as many layers
+    as the fullest needs and the last what is left. `machine` is what the source states of the devices, and
+    `network_share` what it measures of its network over what the preset takes it to reach.
     """
 
     bucket_bytes: float | None
@@ -74,6 +74,7 @@ class Framework:
     fills_stages: bool = False
     micro_batches_of_stages: bool = False
     expert_tp: int | None = None
+    padded_tokens: bool = False
     context: ContextParallelism | None = None
     fused_loss: bool = False
     loss_metrics: int = 0
@@ -155,15 +156,18 @@ _BRIDGE = replace(
 "zero copy communication is achieved by reorganizing the storage of parameters and main grad" (pypi.org,
 megatron-fsdp). Within a node its registered buffers take 4 multiprocessors for a gather and 5 for a reduce-scatter
 (`nccl_ub`, megatron/core/distributed/distributed_data_parallel_config.py)."""
-_BRIDGE_EXPERTS = replace(_BRIDGE, overlap_tensor=False, expert_tp=1, fused_loss=True)
+_BRIDGE_EXPERTS = replace(_BRIDGE, overlap_tensor=False, expert_tp=1, fused_loss=True, padded_tokens=True)
 """The recipe of Qwen3 235B-A22B on H100 sets `moe_a2a_overlap` with the all-to-all dispatcher; that of 30B-A3B does not
 (scripts/performance/configs/qwen/qwen3_workload_base_configs.py). The library's recipe takes Transformer Engine's fused
-loss (`cross_entropy_fusion_impl = "te"`, src/megatron/bridge/recipes/qwen/qwen3_moe.py)."""
+loss (`cross_entropy_fusion_impl = "te"`, src/megatron/bridge/recipes/qwen/qwen3_moe.py) and has
+`moe_router_padding_for_fp8 = False`, so that TEGroupedMLP pads the tokens of an all-to-all."""
 _BRIDGE_EXPERTS_BF16 = replace(
     _BRIDGE_EXPERTS, precision=replace(_BRIDGE_EXPERTS.precision, product=None, stored_product=None)
 )
 _DEEPEP: Mapping[str, str] = {ALL_TO_ALL: DEEPEP}
-"""Recipes with `moe_flex_dispatcher_backend="hybridep"` do so too: HybridEP sends a token to a node once."""
+_BRIDGE_HYBRIDEP = replace(_BRIDGE_EXPERTS, algorithms={ALL_TO_ALL: HYBRIDEP}, padded_tokens=False)
+"""Recipes with `moe_flex_dispatcher_backend="hybridep"`, which pads tokens while it sorts them."""
+_BRIDGE_HYBRIDEP_BF16 = replace(_BRIDGE_EXPERTS_BF16, algorithms={ALL_TO_ALL: HYBRIDEP})
 _MEGATRON_CORE = Framework(
     bucket_bytes=DDP_BUCKET_BYTES,
     fused_attention=True,
@@ -273,11 +277,12 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "Megatron-Bridge, H100, FP8, experts: all-to-all overlap": replace(_BRIDGE_EXPERTS, overlap_experts=True),
     "Megatron-Core, experts, H100": _MEGATRON_EXPERTS,
     "Megatron-Core, experts, H100: DeepEP, all-to-all overlap": replace(_MEGATRON_EXPERTS, overlap_experts=True),
-    "Megatron-Bridge, experts, H100": replace(_BRIDGE_EXPERTS_BF16, algorithms=_DEEPEP),
+    "Megatron-Bridge, experts, H100": _BRIDGE_HYBRIDEP_BF16,
     "Megatron-Bridge, experts, H100: HybridEP, all-to-all overlap": replace(
-        _BRIDGE_EXPERTS_BF16, algorithms=_DEEPEP, overlap_experts=True
+        _BRIDGE_HYBRIDEP_BF16, overlap_experts=True
     ),
-    "Megatron-Bridge, experts, H100, FP8": replace(_BRIDGE_EXPERTS, algorithms=_DEEPEP),
-    "Megatron-Bridge, experts, B200": replace(_BRIDGE_EXPERTS_BF16, algorithms=_DEEPEP),
+    "Megatron-Bridge, experts, H100, FP8": _BRIDGE_HYBRIDEP,
+    "Megatron-Bridge, experts, B200": _BRIDGE_HYBRIDEP_BF16,
     "Megatron-Bridge, experts, B200, FP8": _BRIDGE_EXPERTS,
+    "Megatron-Bridge, experts, B200, FP8: HybridEP": _BRIDGE_HYBRIDEP,
 }

@@ -54,6 +54,8 @@ _OWN_STAGE_LAYERS = "embedding and head are layers of their own"
 _SIZES = re.compile(r"(?P<before>\d+) (?P<what>kv heads|experts|chosen)|(?P<name>ffn|head dim|ep) (?P<after>\d+)")
 """Sizes in the column `model` that no column of their own holds."""
 _UNGATED = "no gate"
+_HEAD_NORM = "Qwen3"
+"""Models of this name normalize queries and keys (`--qk-layernorm`, Megatron-MoE-ModelZoo's Qwen3-235B-A22B.yaml)."""
 _FSDP_STAGE = 3
 _HYBRID = "HYBRID_SHARD"
 
@@ -258,7 +260,14 @@ def _model(row: Row, framework: Framework) -> ModelSpec:
     own.pop("ep", None)
     if own:
         if "experts" in own:
-            return moe(**sizes, **own, fused_loss=framework.fused_loss, precision=precision)
+            return moe(
+                **sizes,
+                **own,
+                head_norm=_HEAD_NORM in row["model"],
+                fused_loss=framework.fused_loss,
+                padded_tokens=framework.padded_tokens and precision.product == 1,
+                precision=precision,
+            )
         return llama(
             **sizes,
             **own,

@@ -200,9 +200,34 @@ def test_arguments_of_megatron(specify):
         assert specify({"megatron": f"{MEGATRON} {flags}"}, "--ranks", "128").options.algorithms == {
             "all_to_all": "deepep"
         }
+    flags = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep"
+    assert specify({"megatron": f"{MEGATRON} {flags}"}, "--ranks", "128").options.algorithms == {
+        "all_to_all": "hybridep"
+    }
     more = " --hidden-dropout 0.0 --cross-entropy-loss-fusion --cross-entropy-fusion-impl te"
     job = specify({"megatron": MEGATRON + more}, "--ranks", "128")
     assert (job.checked["model"]["dropout"], job.checked["model"]["fused_loss"]) == (False, True)
+
+
+def test_experts_in_fp8_are_padded_by_copies_unless_the_router_or_the_exchange_pads(specify):
+    experts = f"{MEGATRON} --num-experts 8 --fp8-format hybrid"
+    padding = [
+        specify({"megatron": f"{experts} {flags}"}, "--ranks", "128").checked["model"]["padded_tokens"]
+        for flags in ("", "--moe-router-padding-for-fp8", "--moe-token-dispatcher-type flex")
+    ]
+    assert padding == [True, False, False]
+    bf16 = specify({"megatron": f"{MEGATRON} --num-experts 8"}, "--ranks", "128")
+    assert not bf16.checked["model"]["padded_tokens"]
+
+
+def test_queries_and_keys_are_normalized_where_the_model_states_it(specify):
+    qwen = {**LLAMA_8B, "model_type": "qwen3", "head_dim": 128}
+    assert specify({"hugging-face": qwen}, "--ranks", "8").checked["model"]["head_norm"]
+    assert not specify({"hugging-face": LLAMA_8B}, "--ranks", "8").checked["model"]["head_norm"]
+    job = specify({"megatron": f"{MEGATRON} --qk-layernorm"}, "--ranks", "128")
+    assert (job.checked["model"]["type"], job.checked["model"]["head_norm"]) == ("llama", True)
+    latent = f"{MEGATRON} --qk-layernorm --multi-latent-attention"
+    assert not specify({"megatron": latent}, "--ranks", "128").checked["model"]["head_norm"]
 
 
 SCRIPT = """\
@@ -349,9 +374,12 @@ def test_a_job_of_torchtitan(specify):
     assert (job.model.precision.product, job.model.precision.current_scaling) == (1, True)
     assert job.model.parameters == 8_030_261_248
     assert job.checked["model"]["eager"]
-    deepep = TORCHTITAN.replace("[parallelism]\n", '[parallelism]\nexpert_parallel_comm_backend = "deepep"\n')
-    found = [specify({"torchtitan": text}, "--ranks", "16").options.algorithms for text in (TORCHTITAN, deepep)]
-    assert found == [{}, {"all_to_all": "deepep"}]
+    texts = [
+        TORCHTITAN.replace("[parallelism]\n", f'[parallelism]\nexpert_parallel_comm_backend = "{backend}"\n')
+        for backend in ("standard", "deepep", "hybridep")
+    ]
+    found = [specify({"torchtitan": text}, "--ranks", "16").options.algorithms for text in texts]
+    assert found == [{}, {"all_to_all": "deepep"}, {"all_to_all": "hybridep"}]
     compiled = specify({"torchtitan": TORCHTITAN + "\n[compile]\nenable = true\n"}, "--ranks", "16")
     assert not compiled.checked["model"]["eager"]
     parallel = TORCHTITAN.replace("[parallelism]\n", "[parallelism]\ncontext_parallel_degree = 2\n")

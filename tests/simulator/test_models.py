@@ -109,6 +109,51 @@ def test_latent_attention_computes_what_its_products_do():
     assert model.flops_per_sample == 3 * (down + up + core + out + wide + head)
 
 
+QWEN3_30B = {
+    "layers": 48, "hidden": 2048, "heads": 32, "kv_heads": 4, "head_dim": 128, "sequence": 4096, "ffn": 768,
+    "experts": 128, "chosen": 8, "vocabulary": 151936,
+}  # fmt: skip
+
+
+def test_qwen3_normalizes_queries_and_keys():
+    """30,532,122,624 parameters; 36 heads of 128 features a token are read and written once, and in backward 3.5 times."""
+    plain, model = moe(**QWEN3_30B), moe(**QWEN3_30B, head_norm=True)
+    assert model.parameters == 30_532_122_624
+    assert model.parameters - plain.parameters == 48 * 2 * 128
+    norms = [op for op in model.operators() if op.name == "head_norm"]
+    assert len(norms) == 48
+    assert norms[0].moved_elements == 2 * 4096 * (32 + 4) * 128
+    assert norms[0].backward_moves_ratio == 3.5
+    assert norms[0].stored_input_bytes == 2 * 4096 * (32 + 4) * 128
+    assert model.flops_per_sample == plain.flops_per_sample
+    dense = {"layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "sequence": 16, "ffn": 64}
+    assert llama(**dense, head_norm=True).parameters - llama(**dense).parameters == 2 * 2 * 16
+
+
+@pytest.mark.parametrize(("padded", "copies"), [(False, 2), (True, 4)])
+def test_tokens_of_experts_are_copied_before_and_after_their_products(padded, copies):
+    """Each copy reads and writes the features of each chosen expert's token: to sort, and to pad (TEGroupedMLP)."""
+    first, second = (
+        op for op in moe(**QWEN3_30B, padded_tokens=padded).blocks[1][1].operators() if op.products and op.routing
+    )
+    for product, outer in ((first, 2048 + 2 * 768), (second, 768 + 2048)):
+        assert product.moved_elements == 8 * 4096 * (outer + copies * 2048)
+        assert product.backward_moves_ratio is not None
+        assert product.moved_elements * product.backward_moves_ratio == pytest.approx(
+            8 * 4096 * (2 * outer + copies * 2048)
+        )
+
+
+def test_the_gate_of_experts_moves_what_that_of_a_dense_layer_does():
+    """Three elements a feature in forward; five in backward, which writes the gradients of both inputs."""
+    gate = next(op for op in moe(**QWEN3_30B).operators() if op.name == "expert_gate")
+    dense = next(
+        op for op in llama(layers=1, hidden=64, heads=4, sequence=16, ffn=64).operators() if op.name == "swiglu"
+    )
+    assert gate.moved_elements == 3 * 8 * 4096 * 768
+    assert gate.backward_moves_ratio == dense.backward_moves_ratio == pytest.approx(5 / 3)
+
+
 def test_every_token_passes_shared_experts():
     """They weigh and cost what a dense wide layer of their features does, whatever the number of experts."""
     sizes = {"layers": 2, "hidden": 64, "heads": 4, "sequence": 16, "ffn": 256, "experts": 8, "chosen": 2}

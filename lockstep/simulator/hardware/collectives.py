@@ -26,6 +26,7 @@ DIRECT = "direct"
 CSC = "csc"
 HIERARCHICAL = "hierarchical"
 DEEPEP = "deepep"
+HYBRIDEP = "hybridep"
 
 _HALVES = (ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL)
 
@@ -109,7 +110,7 @@ ALGORITHMS: Mapping[str, Callable[[str, int], Cost]] = {
     CSC: _csc,
 }
 """Algorithms on one kind of link. HIERARCHICAL is made of them, level by level: `hierarchical_seconds`."""
-_OF_SEVERAL_LEVELS = {HIERARCHICAL: ALL_REDUCE, DEEPEP: ALL_TO_ALL}
+_OF_SEVERAL_LEVELS = {HIERARCHICAL: ALL_REDUCE, DEEPEP: ALL_TO_ALL, HYBRIDEP: ALL_TO_ALL}
 """Algorithms that treat links within a node and between nodes differently, and the collective that each performs."""
 
 

@@ -15,6 +15,8 @@ _LLAMAS = (
     *("llama", "mistral", "qwen2", "qwen3", *_TIED, "ernie4_5", "glm4", "granite", "internlm2", "olmo", "olmo2"),
     *("phi3", "seed_oss", "smollm3", "stablelm"),
 )
+_HEAD_NORMS = ("qwen3", "qwen3_moe")
+"""Llamas that normalize each query and each key."""
 _EXPERTS = {
     **dict.fromkeys(("mixtral", "granitemoe", "phimoe"), "num_local_experts"),
     **dict.fromkeys(("qwen2_moe", "qwen3_moe", "olmoe"), "num_experts"),
@@ -66,6 +68,8 @@ def model_of_hugging_face(config: Mapping[str, Any], where: str, *, sequence: in
     }
     if kind in _UNGATED:
         found["gate"] = False
+    if kind in _HEAD_NORMS:
+        found["head_norm"] = True
     _check_window(config, where, found["sequence"])
     if config.get("head_dim"):
         found["head_dim"] = whole(config, "head_dim", where)

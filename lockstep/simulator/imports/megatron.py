@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from lockstep.contracts.errors import ConfigError
-from lockstep.simulator.hardware.collectives import ALL_TO_ALL, DEEPEP
+from lockstep.simulator.hardware.collectives import ALL_TO_ALL, DEEPEP, HYBRIDEP
 from lockstep.simulator.imports.values import whole
 
 _WHERE = "Megatron-LM's arguments"
@@ -27,8 +27,9 @@ _VARIABLE = re.compile(
 )
 _REPEATED = re.compile(r"\[(?P<digits>[01](?:,[01])*)\](?:\*(?P<times>[0-9]{1,4}))?")
 _FUSED_BACKENDS = ("flash", "fused", "auto")
-_NO_GPT = ("--multi-latent-attention", "--group-query-attention")
+_NO_GPT = ("--multi-latent-attention", "--group-query-attention", "--qk-layernorm")
 """What the simulator's GPT has not; without a gate such a model is a Llama without one."""
+_ROUTER_PADDING = ("--moe-router-padding-for-fp8", "--moe-router-padding-for-quantization")
 _NO_DROPOUT = ("0", "0.0")
 _EXCHANGES = {"p2p": "ring", "all_gather": "gather"}
 """Of `--cp-comm-type`: Megatron-LM's other kinds exchange heads, which is not simulated."""
@@ -80,8 +81,9 @@ def _strategy(given: Mapping[str, str], degrees: Mapping[str, int]) -> dict[str,
         "overlap_experts": "--overlap-moe-expert-parallel-comm" in given,
         "overlap_returns": "--overlap-param-gather" in given,
     }
-    if "--moe-enable-deepep" in given or given.get("--moe-token-dispatcher-type") == "flex":
-        found["algorithms"] = {ALL_TO_ALL: DEEPEP}
+    if _is_flexible(given):
+        is_hybrid = given.get("--moe-flex-dispatcher-backend") == "hybridep"
+        found["algorithms"] = {ALL_TO_ALL: HYBRIDEP if is_hybrid else DEEPEP}
     if "--expert-tensor-parallel-size" in given:
         found["expert_tp"] = _number(given, "--expert-tensor-parallel-size")
     if degrees["cp"] > 1:
@@ -98,6 +100,11 @@ def _strategy(given: Mapping[str, str], degrees: Mapping[str, int]) -> dict[str,
         found["virtual"] = _chunks(given, degrees["pp"])
     uneven = _uneven_stages(given, degrees["pp"])
     return found | ({"overrides": [*found.get("overrides", ()), *uneven]} if uneven else {})
+
+
+def _is_flexible(given: Mapping[str, str]) -> bool:
+    """Return whether DeepEP or HybridEP sends tokens to experts."""
+    return "--moe-enable-deepep" in given or given.get("--moe-token-dispatcher-type") == "flex"
 
 
 def _check_supported(given: Mapping[str, str]) -> None:
@@ -191,6 +198,8 @@ def _model(given: Mapping[str, str]) -> dict[str, Any]:
     found |= {"type": "llama", "ffn": ffn} | ({} if is_gated else {"gate": False})
     if "--group-query-attention" in given:
         found["kv_heads"] = _number(given, "--num-query-groups", 1)
+    if "--qk-layernorm" in given and "--multi-latent-attention" not in given:
+        found["head_norm"] = True
     if "--multi-latent-attention" in given:
         found["latent"] = _latent(given)
         found.pop("kv_heads", None)
@@ -261,6 +270,13 @@ def _mixture(given: Mapping[str, str], dense: Mapping[str, Any]) -> dict[str, An
         "chosen": _number(given, "--moe-router-topk", 2),
         "ffn": _number(given, "--moe-ffn-hidden-size", dense["ffn"]),
     }
+    is_padded_by_router = any(name in given for name in _ROUTER_PADDING)
+    if (
+        dense["precision"] != "full"
+        and "product" in dense["precision"]
+        and not (is_padded_by_router or _is_flexible(given))
+    ):
+        found["padded_tokens"] = True
     if "--moe-shared-expert-intermediate-size" in given:
         found["shared_ffn"] = _number(given, "--moe-shared-expert-intermediate-size")
     dense_layers = _dense_layers(given.get("--moe-layer-freq", "1"), dense["layers"])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lockstep.contracts.errors import ConfigError, MalformedError
-from lockstep.simulator.hardware.collectives import ALL_TO_ALL, DEEPEP
+from lockstep.simulator.hardware.collectives import ALL_TO_ALL, DEEPEP, HYBRIDEP
 from lockstep.simulator.imports.values import section, whole
 
 _LLAMA3: Mapping[str, Mapping[str, int]] = {
@@ -14,8 +14,8 @@ _LLAMA3: Mapping[str, Mapping[str, int]] = {
 }
 _LLAMA3_VOCABULARY = 128256
 _FSDP_STAGE = 3
-_ONCE_PER_NODE = ("deepep", "hybridep")
-"""Values of `expert_parallel_comm_backend` with which a token crosses the network once for each node."""
+_EXCHANGES = {"deepep": DEEPEP, "hybridep": HYBRIDEP}
+"""By values of `expert_parallel_comm_backend`, what sends a token over the network once for each node."""
 _FP8_CONVERTERS = ("float8", "quantize.linear.float8")
 _INTERLEAVED, _INTERLEAVED_CHUNKS = "interleaved1f1b", 2
 _SCHEDULES = ("1f1b", "gpipe", _INTERLEAVED)
@@ -71,7 +71,7 @@ def document_of_torchtitan(
 def _dispatch(parallel: Mapping[str, Any]) -> dict[str, Any]:
     """Return how tokens are sent to experts; "standard" and what is unknown are PyTorch's all-to-all."""
     backend = parallel.get("expert_parallel_comm_backend")
-    return {"algorithms": {ALL_TO_ALL: DEEPEP}} if backend in _ONCE_PER_NODE else {}
+    return {"algorithms": {ALL_TO_ALL: _EXCHANGES[backend]}} if backend in _EXCHANGES else {}
 
 
 def _degrees(values: Mapping[str, Any], where: str, ranks: int) -> tuple[dict[str, int], int]:

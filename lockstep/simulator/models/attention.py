@@ -7,7 +7,15 @@ token; the part of a key that carries the position is shared by all heads.
 from dataclasses import dataclass
 
 from lockstep.simulator.models.model import MatrixProduct, Operator, OperatorInput
-from lockstep.simulator.models.primitives import KEPT_EVERY_SECOND, TOKENS, linear, norm, residual
+from lockstep.simulator.models.primitives import (
+    KEPT_EVERY_SECOND,
+    NORM_BACKWARD_MOVES,
+    NORM_MOVES,
+    TOKENS,
+    linear,
+    norm,
+    residual,
+)
 
 # Scores written, read and written by softmax, read and written by dropout with a mask of half an element, read.
 _UNFUSED_SCORE_MOVES = 6.5
@@ -138,17 +146,21 @@ def attention_block(
     width: float,
     *,
     latent: LatentAttention | None = None,
+    head_norm: bool = False,
     eager: bool = False,
     matrix_rotations: bool = False,
 ) -> tuple[Operator, ...]:
     """Return a Llama's fused attention between two norms, without biases; with `eager`, small kernels stay separate.
 
-    With `matrix_rotations` too, queries and keys are rotated by matrices instead of complex numbers.
+    With `matrix_rotations` too, queries and keys are rotated by matrices instead of complex numbers. With `head_norm`,
+    the features of each query and each key are normalized before their rotation.
     """
     made: tuple[Operator, ...]
     eager_moves = _EAGER_MATRIX_ROTATION_MOVES if matrix_rotations else _EAGER_ROTATION_MOVES
     if latent is None:
         made = (linear("qkv", s, h, heads.query_features + heads.kv_features, width=width, bias=False),)
+        if head_norm:
+            made = (*made, _head_norm(s, heads, width))
     else:
         made = _latent(s, h, heads.queries, latent, width)
     return (
@@ -158,6 +170,23 @@ def attention_block(
         linear("proj", s, heads.output_features, h, width=width, bias=False),
         residual("residual1", s, h, dropout=False),
         norm("norm2", s, h, weights=h, width=width, eager=eager),
+    )
+
+
+def _head_norm(s: float, heads: AttentionHeads, width: float) -> Operator:
+    """Return the norms of queries and keys, whose weights all heads share (Qwen3); values pass them unchanged."""
+    features = heads.query_features + heads.keys * heads.key_dim
+    total = heads.query_features + heads.kv_features
+    return Operator(
+        name="head_norm",
+        dims={"s": s, "a": total},
+        reads=(OperatorInput(("b", "s", "a")),),
+        writes=("b", "s", "a"),
+        output_elements=s * total,
+        moved_elements=NORM_MOVES * s * features,
+        backward_moves_ratio=NORM_BACKWARD_MOVES / NORM_MOVES,
+        weights=2 * heads.key_dim,
+        stored_input_bytes=width * s * features,
     )
 
 

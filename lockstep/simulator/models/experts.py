@@ -13,6 +13,9 @@ _SORT_MOVES = 2.0
 """Tokens arrive ordered by the sending rank. A rank with several experts sorts them by expert, and back before it
 returns them (Megatron-LM's MoEAlltoAllTokenDispatcher, `sort_chunks_by_idxs`): each token and each gradient is read and
 written once per sort."""
+_PADDING_MOVES = 2.0
+"""FP8 products need a multiple of 16 or 128 tokens for each expert. Where the dispatcher does not pad them, they are
+copied to that size and back (Megatron-LM's TEGroupedMLP, `quantization_padding`), and so are their gradients."""
 
 
 def gated(
@@ -42,14 +45,23 @@ def ungated(s: float, h: float, ffn: float, *, width: float) -> tuple[Operator, 
 
 
 def mixture(
-    s: float, h: float, ffn: float, *, experts: int, chosen: int, shared_ffn: float, width: float
+    s: float,
+    h: float,
+    ffn: float,
+    *,
+    experts: int,
+    chosen: int,
+    shared_ffn: float,
+    width: float,
+    padded_tokens: bool = False,
 ) -> Iterator[Operator]:
     """Yield the operators of a mixture of experts; all tokens pass the `shared_ffn` features of the shared experts.
 
     Shared experts come before the routed ones, as in Megatron-LM without overlap. The input of routed experts has a
     fourth dimension, the expert. Their outputs are added without being kept: the router's weights are multiplied with
     the features between both products (Megatron-Core, `weighted_bias_swiglu_impl`) or with the experts' input
-    (torchtitan, `score_before_experts`), and these are kept anyway.
+    (torchtitan, `score_before_experts`), and these are kept anyway. `padded_tokens` are copied to the sizes that FP8
+    products need, and back.
     """
     if shared_ffn:
         yield from gated(s, h, shared_ffn, width=width, prefix="shared_")
@@ -67,19 +79,21 @@ def mixture(
         weights=h * experts,
         stored_input_bytes=width * s * h * kept,
     )
-    yield _expert("expert1", s, h, 2 * ffn, sorted_features=h, experts=experts, chosen=chosen, width=width)
+    copied = h * (_SORT_MOVES + _PADDING_MOVES * padded_tokens)
+    yield _expert("expert1", s, h, 2 * ffn, copied=copied, experts=experts, chosen=chosen, width=width)
     yield Operator(
         name="expert_gate",
         dims={"s": s, "e": experts, "o": ffn},
         reads=(OperatorInput(("b", "s", "o", "e")),),
         writes=("b", "s", "o", "e"),
         output_elements=chosen * s * ffn,
-        moved_elements=3 * chosen * s * ffn,
+        moved_elements=_SWIGLU_MOVES * chosen * s * ffn,
         backward_ratio=1.0,
+        backward_moves_ratio=_SWIGLU_BACKWARD_MOVES / _SWIGLU_MOVES,
         stored_input_bytes=2 * width * chosen * s * ffn,
         kept_input_share=KEPT_EVERY_SECOND,
     )
-    yield _expert("expert2", s, ffn, h, sorted_features=h, experts=experts, chosen=chosen, width=width)
+    yield _expert("expert2", s, ffn, h, copied=copied, experts=experts, chosen=chosen, width=width)
     yield Operator(
         name="combine",
         dims={"s": s},
@@ -97,14 +111,13 @@ def _expert(
     inner: float,
     outer: float,
     *,
-    sorted_features: float,
+    copied: float,
     experts: int,
     chosen: int,
     width: float,
 ) -> Operator:
-    """Return the first or the second matrix product of experts, with the sort of tokens of `sorted_features`."""
-    sort = _SORT_MOVES * sorted_features
-    moves, backward_moves = inner + outer + sort, 2 * (inner + outer) + sort
+    """Return the first or the second matrix product of experts, with copies that move `copied` elements of a token."""
+    moves, backward_moves = inner + outer + copied, 2 * (inner + outer) + copied
     return Operator(
         name=name,
         dims={"s": s, "e": experts, "h": inner, "o": outer},
@@ -114,8 +127,8 @@ def _expert(
         flops=2 * chosen * s * inner * outer,
         moved_elements=chosen * s * moves,
         backward_moves_ratio=backward_moves / moves,
-        separate_share=sort / moves,
-        separate_backward_share=sort / backward_moves,
+        separate_share=copied / moves,
+        separate_backward_share=copied / backward_moves,
         weights=experts * inner * outer,
         weight_dims=("e", "h", "o"),
         stored_input_bytes=width * chosen * s * inner,

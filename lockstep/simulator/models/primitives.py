@@ -9,7 +9,7 @@ of attention."""
 ACTIVATION_BACKWARD_MOVES = 1.5
 """Backward of an activation reads input and gradient and writes one element: 3 elements, forward 2."""
 _MASK_BYTES = 1.0
-_NORM_MOVES, _NORM_BACKWARD_MOVES = 2.0, 7.0
+NORM_MOVES, NORM_BACKWARD_MOVES = 2.0, 7.0
 """Backward reads gradient and input once for the weights, twice for the input's gradient (a pass for the sums of a row,
 one with them), and writes one. PyTorch's kernels take 509 us for 8,192 x 4,096 elements at half precision on A100
 (pytorch/pytorch, pull request 87445): 9 elements at 1.19 TB/s, 76 % of what an A100 of 40 GB has, if it was one."""
@@ -26,7 +26,7 @@ def norm(name: str, s: float, h: float, *, weights: float, width: float, eager: 
     It is one kernel; with `eager`, it has the kernels of an RMS norm in PyTorch's eager mode.
     """
     moves, backward_moves = (
-        (_EAGER_NORM_MOVES, _EAGER_NORM_BACKWARD_MOVES) if eager else (_NORM_MOVES, _NORM_BACKWARD_MOVES)
+        (_EAGER_NORM_MOVES, _EAGER_NORM_BACKWARD_MOVES) if eager else (NORM_MOVES, NORM_BACKWARD_MOVES)
     )
     return Operator(
         name=name,

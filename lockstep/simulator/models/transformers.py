@@ -170,6 +170,7 @@ def llama(
     vocabulary: int = 32000,
     fused_loss: bool = False,
     tied_embeddings: bool = False,
+    head_norm: bool = False,
     gate: bool = True,
     eager: bool = False,
     matrix_rotations: bool = False,
@@ -179,13 +180,25 @@ def llama(
     """Return a Llama: gated feed-forward layers, grouped keys and values, fused attention, no biases.
 
     Without `gate`, a feed-forward layer is a product, an activation and a second product (Nemotron 4's squared ReLU).
-    With `latent`, its attention is multi-head latent attention, and `kv_heads` and `head_dim` have no effect.
+    With `latent`, its attention is multi-head latent attention, and `kv_heads` and `head_dim` have no effect. With
+    `head_norm`, queries and keys are normalized (Qwen3).
     A norm, a rotation and a gate are one kernel each; with `eager`, the kernels of PyTorch without torch.compile,
     with `matrix_rotations` too, those of foundation-model-stack.
     """
     s, h, width = float(sequence), float(hidden), precision.activation
     shape = latent.heads(heads) if latent else AttentionHeads.of(h, heads, kv_heads, head_dim)
-    layer = _dense(s, h, shape, ffn, width, latent=latent, gate=gate, eager=eager, matrix_rotations=matrix_rotations)
+    layer = _dense(
+        s,
+        h,
+        shape,
+        ffn,
+        width,
+        latent=latent,
+        head_norm=head_norm,
+        gate=gate,
+        eager=eager,
+        matrix_rotations=matrix_rotations,
+    )
     embedding = _embedding(s, h, vocabulary, positions=False, dropout=False)
     head = _head(s, h, vocabulary, weights=h, width=width, shared=tied_embeddings, fused_loss=fused_loss)
     return _model(name, (embedding, layer, head), layers=layers, s=s, precision=precision)
@@ -199,12 +212,15 @@ def _dense(
     width: float,
     *,
     latent: LatentAttention | None,
+    head_norm: bool = False,
     gate: bool = True,
     eager: bool = False,
     matrix_rotations: bool = False,
 ) -> Module:
     """Return a layer of a Llama with a dense feed-forward layer."""
-    block = attention_block(s, h, shape, width, latent=latent, eager=eager, matrix_rotations=matrix_rotations)
+    block = attention_block(
+        s, h, shape, width, latent=latent, head_norm=head_norm, eager=eager, matrix_rotations=matrix_rotations
+    )
     wide = gated(s, h, ffn, width=width, eager=eager) if gate else ungated(s, h, ffn, width=width)
     return Module(name="layer", children=(*block, *wide, residual("residual2", s, h, dropout=False)))
 
@@ -227,13 +243,16 @@ def moe(
     vocabulary: int = 32000,
     fused_loss: bool = False,
     tied_embeddings: bool = False,
+    head_norm: bool = False,
+    padded_tokens: bool = False,
     precision: Precision = MIXED,
     name: str = "moe",
 ) -> ModelSpec:
     """Return a mixture of experts: a Llama whose feed-forward layers are `experts`, of which a token uses `chosen`.
 
     All tokens pass the `shared_ffn` features of the shared experts. The first `dense_layers` layers have a dense
-    feed-forward layer of `dense_ffn` features instead. The load is balanced: all experts get equally many tokens.
+    feed-forward layer of `dense_ffn` features instead. The load is balanced: all experts get equally many tokens, which
+    are copied to the sizes that FP8 products need if `padded_tokens`.
 
     Raises
     ------
@@ -245,10 +264,13 @@ def moe(
         raise ConfigError(f"dense layers: got {got}, expected at most all layers, and their features")
     s, h, width = float(sequence), float(hidden), precision.activation
     shape = latent.heads(heads) if latent else AttentionHeads.of(h, heads, kv_heads, head_dim)
-    wide = mixture(s, h, ffn, experts=experts, chosen=chosen, shared_ffn=shared_ffn, width=width)
-    block = attention_block(s, h, shape, width, latent=latent)
+    wide = mixture(
+        s, h, ffn, experts=experts, chosen=chosen, shared_ffn=shared_ffn, width=width, padded_tokens=padded_tokens
+    )
+    block = attention_block(s, h, shape, width, latent=latent, head_norm=head_norm)
     layer = Module(name="layer", children=(*block, *wide, residual("residual2", s, h, dropout=False)))
-    first = (_dense(s, h, shape, dense_ffn, width, latent=latent),) * dense_layers if dense_ffn else ()
+    dense = _dense(s, h, shape, dense_ffn, width, latent=latent, head_norm=head_norm) if dense_ffn else None
+    first = (dense,) * dense_layers if dense else ()
     embedding = _embedding(s, h, vocabulary, positions=False, dropout=False)
     head = _head(s, h, vocabulary, weights=h, width=width, shared=tied_embeddings, fused_loss=fused_loss)
     return _model(name, (embedding, layer, head), layers=layers, s=s, precision=precision, first=first)

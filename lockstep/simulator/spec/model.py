@@ -79,7 +79,9 @@ def _check_dense_layers(values: Mapping[str, Any], places: Places) -> None:
 
 
 def _check_latent(values: Mapping[str, Any], places: Places) -> None:
-    """Refuse sizes of heads next to latent attention, which has its own."""
+    """Refuse sizes and norms of heads next to latent attention, which has its own."""
+    if values["head_norm"]:
+        raise places.refuse(("model", "head_norm"), got="true", expected="false with latent attention")
     for name in ("kv_heads", "head_dim"):
         if values[name] is not None:
             raise places.refuse(("model", name), got=values[name], expected="null with latent attention")

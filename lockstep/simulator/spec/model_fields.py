@@ -105,6 +105,7 @@ _FFN = {
     "latent": optional(
         section("multi-head latent attention (DeepSeek); kv_heads and head_dim do not apply to it", _LATENT)
     ),
+    "head_norm": flag("the features of each query and each key are normalized (Qwen3)", default=False),
     "vocabulary": count("tokens of the vocabulary", DIM_MAX, 32000),
     **_PADDED,
     **_FUSED_LOSS,
@@ -161,6 +162,11 @@ MODELS: Mapping[str, Mapping[str, Field]] = {
         "shared_ffn": count("features of the shared experts that process all tokens", DIM_MAX, 0, low=0),
         "dense_layers": count("dense layers before those with experts", BLOCKS_MAX, 0, low=0),
         "dense_ffn": optional_count("features inside the wide layer of dense layers"),
+        "padded_tokens": flag(
+            "tokens of experts are copied to the sizes that FP8 products need, and back (Megatron-LM's all-to-all "
+            "dispatcher)",
+            default=False,
+        ),
     },
     "vgg19": _IMAGES,
     "resnet50": _IMAGES,
