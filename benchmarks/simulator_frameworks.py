@@ -61,6 +61,7 @@ class Framework:
     overlap_tensor: bool = False
     late_tensor_sums: bool = False
     overlap_experts: bool = False
+    exchange_multiprocessors: int | None = None
     overlap_returns: bool = False
     algorithms: Mapping[str, str] = field(default_factory=dict)
     zero: int = 0
@@ -165,9 +166,12 @@ _BRIDGE_EXPERTS_BF16 = replace(
     _BRIDGE_EXPERTS, precision=replace(_BRIDGE_EXPERTS.precision, product=None, stored_product=None)
 )
 _DEEPEP: Mapping[str, str] = {ALL_TO_ALL: DEEPEP}
-_BRIDGE_HYBRIDEP = replace(_BRIDGE_EXPERTS, algorithms={ALL_TO_ALL: HYBRIDEP}, padded_tokens=False)
-"""Recipes with `moe_flex_dispatcher_backend="hybridep"`, which pads tokens while it sorts them."""
-_BRIDGE_HYBRIDEP_BF16 = replace(_BRIDGE_EXPERTS_BF16, algorithms={ALL_TO_ALL: HYBRIDEP})
+_BRIDGE_HYBRIDEP = replace(
+    _BRIDGE_EXPERTS, algorithms={ALL_TO_ALL: HYBRIDEP}, padded_tokens=False, exchange_multiprocessors=32
+)
+"""Recipes with `moe_flex_dispatcher_backend="hybridep"`, which pads tokens while it sorts them; that of Qwen3 30B-A3B
+on H100 has `moe_hybridep_num_sms = 32` (src/megatron/bridge/recipes/qwen/h100/qwen3_moe.py)."""
+_BRIDGE_HYBRIDEP_BF16 = replace(_BRIDGE_HYBRIDEP, precision=_BRIDGE_EXPERTS_BF16.precision)
 _MEGATRON_CORE = Framework(
     bucket_bytes=DDP_BUCKET_BYTES,
     fused_attention=True,
@@ -181,6 +185,7 @@ _MEGATRON_EXPERTS = replace(
     zero_copy=True,
     expert_tp=1,
     algorithms=_DEEPEP,
+    exchange_multiprocessors=20,  # `moe_deepep_num_sms`, the default of TransformerConfig
     fused_loss=True,
     machine={"attention_kernel": CUDNN},
 )

@@ -178,6 +178,7 @@ def _read(row: Row) -> Run:
             overlap_tensor=framework.overlap_tensor,
             late_tensor_sums=framework.late_tensor_sums,
             overlap_experts=framework.overlap_experts,
+            exchange_multiprocessors=framework.exchange_multiprocessors,
             algorithms=framework.algorithms,
             overlap_returns=framework.overlap_returns,
             context=framework.context,

@@ -42,11 +42,11 @@ class Options:
     does so with several chunks per stage, as in Megatron-LM. With `overlap_tensor`, transfers of sequence parallelism
     overlap their matrix products, and with `late_tensor_sums`, reduce-scatters add their parts when all have arrived
     (PyTorch's async tensor parallelism). With `overlap_experts`, tokens of experts are exchanged while another
-    micro-batch computes (Megatron-LM). With `overlap_returns`, updated weights are gathered during the next step's
-    first forward pass. `context` is how context parallel ranks exchange keys and values and divide tokens, gathered and
-    in halves if None. Up to `slow_ranks_exact` slow ranks are simulated individually. The other switches are for
-    comparisons: `sharing` of links, `collapsing` of equal ranks, `fuse_passes`, without which every pass is built op by
-    op, and `events_only`, which skips the longest path.
+    micro-batch computes on all but `exchange_multiprocessors` (Megatron-LM). With `overlap_returns`, updated weights
+    are gathered during the next step's first forward pass. `context` is how context parallel ranks exchange keys and
+    values and divide tokens, gathered and in halves if None. Up to `slow_ranks_exact` slow ranks are simulated
+    individually. The other switches are for comparisons: `sharing` of links, `collapsing` of equal ranks,
+    `fuse_passes`, without which every pass is built op by op, and `events_only`, which skips the longest path.
     """
 
     bucket_bytes: float | None = DDP_BUCKET_BYTES
@@ -55,6 +55,7 @@ class Options:
     overlap_tensor: bool = False
     late_tensor_sums: bool = False
     overlap_experts: bool = False
+    exchange_multiprocessors: int | None = None
     overlap_returns: bool = False
     context: ContextParallelism | None = None
     gradient_buffer_bytes: float = 0.0
@@ -103,6 +104,7 @@ def compile_job(tree: StrategyTree, cluster: Cluster, *, batch: int, options: Op
         overlap_tensor=options.overlap_tensor,
         late_tensor_sums=options.late_tensor_sums,
         overlap_experts=options.overlap_experts,
+        exchange_multiprocessors=options.exchange_multiprocessors,
         context=options.context,
         copied_gather_bytes_per_second=options.copied_gather_bytes_per_second,
         backward_prefetch=options.backward_prefetch,

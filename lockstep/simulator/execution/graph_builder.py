@@ -67,9 +67,11 @@ class GraphBuilder:
         self.runs += [(leaving[:-1], leaving[1:]), (leaving, arriving)]
         return leaving, arriving
 
-    def flow_number(self, group_set: int, group: int, kind: str, volume_bytes: float) -> int:
+    def flow_number(
+        self, group_set: int, group: int, kind: str, volume_bytes: float, *, latency_share: float = 1.0
+    ) -> int:
         """Return the number of a flow in the graph."""
-        flow = self.link_model.flow(group_set, group, kind, volume_bytes)
+        flow = self.link_model.flow(group_set, group, kind, volume_bytes, latency_share=latency_share)
         if id(flow) not in self._numbers:  # the link model makes each flow once and keeps it
             self._numbers[id(flow)] = len(self._flows)
             self._flows.append(flow)
@@ -94,7 +96,13 @@ class GraphBuilder:
         if key not in self._called:
             kinds: list[_Row] = []
             for is_blocking, phase in calls.kinds:
-                number = self.flow_number(calls.group_set, group, phase.kind, phase.volume_bytes)
+                number = self.flow_number(
+                    calls.group_set,
+                    group,
+                    phase.kind,
+                    phase.volume_bytes,
+                    latency_share=phase.latency_share,
+                )
                 flow, queue = self._flows[number], FEATURE if is_blocking else GRADIENT
                 moves = 0.0 if phase.is_rendezvous else 1.0
                 moved_bytes = flow.ratio * phase.volume_bytes * moves

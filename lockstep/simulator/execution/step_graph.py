@@ -167,7 +167,13 @@ class _LockstepSetBuilder:
         """Add all passes of one chunk and direction."""
         op_list, link_model, one = ops.op_list, self.builder.link_model, self.members[0].number
         flows = tuple(
-            link_model.flow(phase.group_set, link_model.group_of[phase.group_set][one], phase.kind, phase.volume_bytes)
+            link_model.flow(
+                phase.group_set,
+                link_model.group_of[phase.group_set][one],
+                phase.kind,
+                phase.volume_bytes,
+                latency_share=phase.latency_share,
+            )
             for phase in op_list.phases
         )
         features_s = tuple(f.seconds(p.volume_bytes) for f, p in zip(flows, op_list.phases, strict=True))

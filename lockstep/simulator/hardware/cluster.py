@@ -143,6 +143,12 @@ class Device:
         """Return the time to move `moved_bytes` through the device's memory."""
         return moved_bytes / (self.memory_bytes_per_second * self.memory_efficiency)
 
+    def occupied_share(self, multiprocessors: int | None) -> float:
+        """Return the share of the device that a collective has to itself; if None, that of NCCL's collectives."""
+        if multiprocessors is None or self.tiling is None:
+            return self.overlap_factor / (1 + self.overlap_factor)
+        return min(multiprocessors / self.tiling.multiprocessors, 1.0)
+
     def update_seconds(self, moved_bytes: float) -> float:
         """Return the time of an optimizer step whose traffic is `moved_bytes`, whatever the batch."""
         return self.bound_seconds(0.0, moved_bytes / self.optimizer_ratio)

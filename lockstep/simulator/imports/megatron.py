@@ -29,6 +29,8 @@ _REPEATED = re.compile(r"\[(?P<digits>[01](?:,[01])*)\](?:\*(?P<times>[0-9]{1,4}
 _FUSED_BACKENDS = ("flash", "fused", "auto")
 _NO_GPT = ("--multi-latent-attention", "--group-query-attention", "--qk-layernorm")
 """What the simulator's GPT has not; without a gate such a model is a Llama without one."""
+_MULTIPROCESSORS = {DEEPEP: ("--moe-deepep-num-sms", 20), HYBRIDEP: ("--moe-hybridep-num-sms", 16)}
+"""Options that state the multiprocessors of an exchange, and their defaults (TransformerConfig)."""
 _ROUTER_PADDING = ("--moe-router-padding-for-fp8", "--moe-router-padding-for-quantization")
 _NO_DROPOUT = ("0", "0.0")
 _EXCHANGES = {"p2p": "ring", "all_gather": "gather"}
@@ -84,6 +86,8 @@ def _strategy(given: Mapping[str, str], degrees: Mapping[str, int]) -> dict[str,
     if _is_flexible(given):
         is_hybrid = given.get("--moe-flex-dispatcher-backend") == "hybridep"
         found["algorithms"] = {ALL_TO_ALL: HYBRIDEP if is_hybrid else DEEPEP}
+        name, default = _MULTIPROCESSORS[HYBRIDEP if is_hybrid else DEEPEP]
+        found["exchange_multiprocessors"] = _number(given, name, default)
     if "--expert-tensor-parallel-size" in given:
         found["expert_tp"] = _number(given, "--expert-tensor-parallel-size")
     if degrees["cp"] > 1:

@@ -105,6 +105,7 @@ def compile_chunks(
     overlap_tensor: bool = False,
     late_tensor_sums: bool = False,
     overlap_experts: bool = False,
+    exchange_multiprocessors: int | None = None,
     context: ContextParallelism | None = None,
     zero_copy: bool = False,
 ) -> list[Chunk]:
@@ -114,8 +115,9 @@ def compile_chunks(
     gather it (Narayanan et al. 2021, section 4.1), as in DeepSpeed's pipeline. With `accumulates`, every micro-batch
     reads and writes the accumulated gradients. With `overlap_tensor`, transfers along `tp` overlap matrix products;
     with `late_tensor_sums`, reduce-scatters add their parts when all have arrived. With `accumulates` and
-    `overlap_experts`, tokens of experts are exchanged while another micro-batch computes. With `zero_copy`, sharded
-    weights are gathered into and gradients scattered from the buffers in which they are used.
+    `overlap_experts`, tokens of experts are exchanged while another micro-batch computes on the multiprocessors that
+    the exchange leaves. With `zero_copy`, sharded weights are gathered into and gradients scattered from the buffers in
+    which they are used.
 
     Raises
     ------
@@ -164,7 +166,9 @@ def compile_chunks(
                 compiled[key].backward = during_products(compiled[key].backward, mesh, summing=summing)
             if overlap_experts and accumulates:
                 compiled[key].forward, compiled[key].backward = during_another_pass(
-                    compiled[key].forward, compiled[key].backward
+                    compiled[key].forward,
+                    compiled[key].backward,
+                    occupied=device.occupied_share(exchange_multiprocessors),
                 )
         chunks[-1].part.append(compiled[key])
         chunks[-1].contents.append(key)

@@ -40,13 +40,15 @@ _WAYS = {BOTH_WAYS: (OUT, IN), OUT: (OUT,), IN: (IN,)}
 class Phase:
     """A collective in the groups of a set (an index of `GroupTopology.group_sets`); `volume_bytes` as in `collectives`.
 
-    One that `is_rendezvous` is only the rendezvous of the group, after which it begins.
+    One that `is_rendezvous` is only the rendezvous of the group, after which it begins. `latency_share` is that of
+    the collective's latency that a part of it has.
     """
 
     kind: str
     group_set: int
     volume_bytes: float
     is_rendezvous: bool = False
+    latency_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class LinkModel:
         representative[partition.links[::-1]] = np.arange(len(capacity))[::-1]
         self.capacity: list[float] = np.repeat(capacity[representative], 2).tolist()
         self._algorithms = algorithms
-        self._flows: dict[tuple[int, int, str], list[Flow]] = {}
+        self._flows: dict[tuple[int, int, str, float], list[Flow]] = {}
         self._sizes = [group_set.groups.shape[1] for group_set in group_sets]
         self._members: list[list[tuple[int, ...]]] = []
         self._rows: list[list[list[_Row]]] = []
@@ -120,9 +122,11 @@ class LinkModel:
         """Return the classes of links that a class of groups passes."""
         return self._passed[group_set][group]
 
-    def flow(self, group_set: int, group: int, kind: str, volume_bytes: float = 0.0) -> Flow:
+    def flow(
+        self, group_set: int, group: int, kind: str, volume_bytes: float = 0.0, *, latency_share: float = 1.0
+    ) -> Flow:
         """Return the flow of `kind` in the class `group` of `group_set` that is through with the volume first."""
-        key = (group_set, group, kind)
+        key = (group_set, group, kind, latency_share)
         flows = self._flows.get(key)
         if flows is None:
             level = self.cluster.levels[max((row[1] for row in self._rows[group_set][group]), default=0)]
@@ -130,8 +134,8 @@ class LinkModel:
             flows = self._flows[key] = [self._make(key, link) for link in links]
         return flows[0] if len(flows) == 1 else min(flows, key=lambda flow: flow.seconds(volume_bytes))
 
-    def _make(self, key: tuple[int, int, str], link: Link) -> Flow:
-        group_set, group, kind = key
+    def _make(self, key: tuple[int, int, str, float], link: Link) -> Flow:
+        group_set, group, kind, latency_share = key
         rows, n = self._rows[group_set][group], self._sizes[group_set]
         algorithm = self._algorithms.get(kind, RING)
         cost = collective_cost(kind, _ON_A_LINK.get(algorithm, algorithm), n)
@@ -164,7 +168,7 @@ class LinkModel:
         for number, use in loaded.items():
             alone = min(alone, self.capacity[number] / use)
         uses = tuple(sorted(loaded.items()))
-        latency_s = cost.latency_s(link) + start_s
+        latency_s = (cost.latency_s(link) + start_s) * latency_share
         return Flow(kind, latency_s, ratio, cap, min(cap, alone), uses, self._members[group_set][group])
 
     def _once(self, parts: float) -> float:

@@ -56,6 +56,7 @@ class _PlanInputs:
     overlap_tensor: bool
     late_tensor_sums: bool
     overlap_experts: bool
+    exchange_multiprocessors: int | None
     context: ContextParallelism | None
     copied_gather_bytes_per_second: float | None
     backward_prefetch: bool
@@ -76,6 +77,7 @@ def plan_of(
     overlap_tensor: bool = False,
     late_tensor_sums: bool = False,
     overlap_experts: bool = False,
+    exchange_multiprocessors: int | None = None,
     context: ContextParallelism | None = None,
     copied_gather_bytes_per_second: float | None = None,
     backward_prefetch: bool = True,
@@ -85,10 +87,10 @@ def plan_of(
 
     With `accumulates`, gradients are added to those of the previous micro-batches. With `overlap_tensor`, transfers
     along `tp` overlap matrix products; with `late_tensor_sums`, reduce-scatters add their parts afterwards; with
-    `overlap_experts`, tokens are exchanged while another micro-batch computes. With `copied_gather_bytes_per_second`,
-    weights are gathered when they are needed and copied at that rate; without `backward_prefetch`, backward gathers
-    them when they are needed; with `zero_copy`, they are gathered into the buffers in use. `context` is gathered in
-    halves if None.
+    `overlap_experts`, tokens are exchanged on `exchange_multiprocessors` while another micro-batch computes on the
+    others. With `copied_gather_bytes_per_second`, weights are gathered when they are needed and copied at that rate;
+    without `backward_prefetch`, backward gathers them when they are needed; with `zero_copy`, they are gathered into
+    the buffers in use. `context` is gathered in halves if None.
 
     Raises
     ------
@@ -111,6 +113,7 @@ def plan_of(
             overlap_tensor=overlap_tensor,
             late_tensor_sums=late_tensor_sums,
             overlap_experts=overlap_experts,
+            exchange_multiprocessors=exchange_multiprocessors,
             context=context,
             copied_gather_bytes_per_second=copied_gather_bytes_per_second,
             backward_prefetch=backward_prefetch,
@@ -150,6 +153,7 @@ def _compiled(inputs: _PlanInputs) -> Plan:
         overlap_tensor=inputs.overlap_tensor,
         late_tensor_sums=inputs.late_tensor_sums,
         overlap_experts=inputs.overlap_experts,
+        exchange_multiprocessors=inputs.exchange_multiprocessors,
         context=inputs.context,
         zero_copy=inputs.zero_copy,
     )

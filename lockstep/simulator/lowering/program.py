@@ -1,7 +1,7 @@
 """Programs: the passes of a chunk, with transfers as phases of its groups and gradients in buckets."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -194,7 +194,7 @@ def _blocking(feature: Feature, mesh: Mesh, group_topology: GroupTopology) -> It
     """Yield the phases of a feature; its parallel work overlaps the first."""
     hides_s = feature.hides_s
     for phase in group_topology.phases(feature.transfer, mesh):
-        yield Blocking(phase, hides_s)
+        yield Blocking(replace(phase, latency_share=feature.latency_share), hides_s)
         hides_s = 0.0
 
 

@@ -1,7 +1,7 @@
 """The segments from which a pass is compiled: work, transfers, sums of gradients and gathers of weights."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from lockstep.simulator.hardware.cluster import Device
 from lockstep.simulator.hardware.collectives import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
@@ -29,10 +29,14 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A transfer that the pass waits for, in parallel to work of `hides_s` at full speed."""
+    """A transfer that the pass waits for, in parallel to work of `hides_s` at full speed.
+
+    A part of a transfer has a `latency_share` of its latency.
+    """
 
     transfer: Transfer
     hides_s: float = 0.0
+    latency_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ def paced(segments: list[Segment], *, blocking: bool) -> list[Segment]:
 def _longer(segment: Segment, ratio: float) -> Segment:
     if isinstance(segment, Work):
         return Work(segment.seconds * ratio, segment.product)
-    return Feature(segment.transfer, segment.hides_s * ratio) if isinstance(segment, Feature) else segment
+    return replace(segment, hides_s=segment.hides_s * ratio) if isinstance(segment, Feature) else segment
 
 
 def during_products(segments: list[Segment], mesh: Mesh, *, summing: Device | None = None) -> list[Segment]:
@@ -138,30 +142,38 @@ def during_products(segments: list[Segment], mesh: Mesh, *, summing: Device | No
     ]
 
 
-def during_another_pass(forward: list[Segment], backward: list[Segment]) -> tuple[list[Segment], list[Segment]]:
+def during_another_pass(
+    forward: list[Segment], backward: list[Segment], *, occupied: float = 0.0
+) -> tuple[list[Segment], list[Segment]]:
     """Return the passes of a block in which tokens of experts are exchanged while another micro-batch computes.
 
     A block's forward pass of one micro-batch runs together with the backward pass of another. Each pass exchanges
     tokens while the other computes, so the work of both is divided evenly among their exchanges (Megatron-Core,
-    "Combined 1F1B: Expert-Parallel All-to-All Overlap").
+    "Combined 1F1B: Expert-Parallel All-to-All Overlap"). An exchange that has the `occupied` share of the device to
+    itself leaves the rest to the work: that takes as long as if this share of the exchange were not hidden, since
+    work W next to an exchange T ends after max(T, W + occupied x T).
     """
     exchanges = sum(_is_exchange(each) for each in (*forward, *backward))
     if not exchanges:
         return forward, backward
     hides_s = work_seconds([*forward, *backward]) / exchanges
-    return _hiding(forward, hides_s), _hiding(backward, hides_s)
+    return list(_hiding(forward, hides_s, occupied)), list(_hiding(backward, hides_s, occupied))
 
 
 def _is_exchange(segment: Segment) -> bool:
     return isinstance(segment, Feature) and segment.transfer.kind == ALL_TO_ALL
 
 
-def _hiding(segments: list[Segment], hides_s: float) -> list[Segment]:
-    return [
-        Feature(each.transfer, hides_s) if isinstance(each, Feature) and _is_exchange(each) else each
-        for each in segments
-        if not isinstance(each, Work)
-    ]
+def _hiding(segments: list[Segment], hides_s: float, occupied: float) -> Iterator[Segment]:
+    for each in segments:
+        if not (isinstance(each, Feature) and _is_exchange(each)):
+            if not isinstance(each, Work):
+                yield each
+            continue
+        for share, work_s in ((occupied, 0.0), (1 - occupied, hides_s)):
+            if share or work_s:
+                part = replace(each.transfer, volume_bytes=each.transfer.volume_bytes * share)
+                yield Feature(part, work_s, latency_share=share)
 
 
 def _late_sum(total_bytes: float, parts: int, device: Device) -> Work:

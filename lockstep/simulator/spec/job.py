@@ -237,6 +237,7 @@ def _build(
             overlap_tensor=strategy["overlap_tensor"],
             late_tensor_sums=strategy["late_tensor_sums"],
             overlap_experts=strategy["overlap_experts"],
+            exchange_multiprocessors=strategy["exchange_multiprocessors"],
             overlap_returns=strategy["overlap_returns"],
             context=ContextParallelism(exchange=strategy["context_exchange"], split=strategy["context_split"]),
             live_parameters=strategy["live_parameters"],

@@ -157,6 +157,10 @@ STRATEGY = {
         "--overlap-moe-expert-parallel-comm)",
         default=False,
     ),
+    "exchange_multiprocessors": optional_count(
+        "with overlap_experts, multiprocessors that an exchange has to itself (Megatron-LM: --moe-deepep-num-sms, "
+        "--moe-hybridep-num-sms); as much of the device as NCCL's collectives take if null"
+    ),
     "overlap_returns": flag(
         "weights that ZeRO has updated in shards are gathered during the next step's first forward pass (Megatron-LM: "
         "--overlap-param-gather)",
