@@ -6,13 +6,17 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from lockstep.contracts.domains import DEFAULT_ORDER, Domain, Topology, check_order
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.limits import WORLD_SIZE_MAX
 from lockstep.contracts.records import DOMAIN_KINDS
-from lockstep.html.units import format_step
+from lockstep.html.units import counted, format_ns, format_step
+
+if TYPE_CHECKING:
+    from coordinator.record.steplog import StepLog
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -65,15 +69,17 @@ def execute(arguments: argparse.Namespace) -> int:
     if not log.exists():
         raise ConfigError(f"step log {log}: got no such file or folder, expected a recording or step log")
     parts = parts_of(log)
-    lines = _of_recording(parts, arguments, groups) if parts else _of_step_log(arguments, groups)
+    lines, quiet = _of_recording(parts, arguments, groups) if parts else _of_step_log(arguments, groups)
     for line in lines:
         print(json.dumps(line) if arguments.json else _text(line))
-    if not lines and not arguments.json:
-        print("no incidents")
+    for text in () if arguments.json else quiet:
+        print(text)
     return 0
 
 
-def _of_recording(parts: list[Path], arguments: argparse.Namespace, groups: list[Domain]) -> list[dict[str, Any]]:
+def _of_recording(
+    parts: list[Path], arguments: argparse.Namespace, groups: list[Domain]
+) -> tuple[list[dict[str, Any]], list[str]]:
     from coordinator.record.backtest import to_line, topology_of  # noqa: PLC0415
     from coordinator.record.recording import read_parts  # noqa: PLC0415
     from coordinator.record.replay import replay  # noqa: PLC0415
@@ -83,24 +89,54 @@ def _of_recording(parts: list[Path], arguments: argparse.Namespace, groups: list
 
     replayed = replay(read_parts(parts), shape if arguments.domains or groups else None)
     _warn("recording", replayed.rejected)
-    return [to_line(each, nodes=replayed.nodes.get(each.run)) for each in replayed.incidents.values()]
+    lines = [to_line(each, nodes=replayed.nodes.get(each.run)) for each in replayed.incidents.values()]
+    return lines, [] if lines else [f"no incidents in {counted(replayed.evaluated_steps, 'step')}"]
 
 
-def _of_step_log(arguments: argparse.Namespace, groups: list[Domain]) -> list[dict[str, Any]]:
+def _of_step_log(arguments: argparse.Namespace, groups: list[Domain]) -> tuple[list[dict[str, Any]], list[str]]:
     from coordinator.record import steplog  # noqa: PLC0415
     from coordinator.record.backtest import backtest, to_line, topology_of, world_size_of  # noqa: PLC0415
     from coordinator.settings.policy import Policy  # noqa: PLC0415
 
-    lines = []
+    lines: list[dict[str, Any]] = []
+    quiet = []
     skipped: Counter[str] | None = Counter() if arguments.lenient else None
     for log in steplog.read(Path(arguments.steplog), skipped):
         world = world_size_of(arguments.domains, log)
         topology = topology_of(world, arguments.domains, order=arguments.order, groups=groups)
         replayed = backtest(log, topology, Policy(), ranks_per_node=arguments.ranks_per_node, lenient=arguments.lenient)
         _warn(f"run {log.run}", replayed.rejected)
+        _warn_of_waits(log, topology)
         lines += [to_line(each, ranks_per_node=arguments.ranks_per_node) for each in replayed.incidents.values()]
+        if not replayed.incidents:
+            quiet.append(_quiet_text(log, replayed.evaluated_steps))
     _warn("unreadable, by column", skipped or {})
-    return lines
+    return lines, quiet or ([] if lines else ["no incidents: the log has no rows"])
+
+
+def _quiet_text(log: "StepLog", steps: int) -> str:
+    """Return what was evaluated without an incident; the length of a step shows columns of another unit."""
+    columns = log.columns
+    usual = format_ns(median(columns["duration_ns"].tolist()))
+    ranks = counted(len(set(columns["rank"].tolist())), "rank")
+    return f"{log.run}: no incidents in {counted(steps, 'step')} of {ranks}, {usual} each at the median"
+
+
+def _warn_of_waits(log: "StepLog", topology: Topology) -> None:
+    """Name the waits that no domain of the job explains; their groups are unknown, so all ranks count as peers."""
+    known = {domain.kind for domain in topology.domains} | {"world"}
+    others = [kind for kind in DOMAIN_KINDS if kind not in known and _has_waits(log, kind)]
+    if others:
+        print(
+            f"lockstep: run {log.run}: waits of {', '.join(others)}, but no such domains, so ranks that do other work "
+            "may count as peers; expected degrees in --domains, or --groups",
+            file=sys.stderr,
+        )
+
+
+def _has_waits(log: "StepLog", kind: str) -> bool:
+    waits_ns = log.columns.get(f"{kind}_wait_ns")
+    return waits_ns is not None and bool((waits_ns > 0).any())
 
 
 def read_groups(file: Path) -> list[Domain]:

@@ -46,6 +46,22 @@ def test_text_names_rank_cause_and_evidence(file, capsys):
     assert "rank 3 works" in out
 
 
+def test_without_an_incident_the_steps_are_counted(tmp_path, capsys):
+    """A log that shows nothing states how much of it was evaluated, so that a wrong unit or a short log is noticed."""
+    recording = generate(Scenario(name="job", degrees="dp=4", seed=2, steps=40))
+    steplog.write(recording.log(run="night"), tmp_path / "steps.parquet")
+    assert main(["replay", str(tmp_path / "steps.parquet")]) == 0
+    assert capsys.readouterr().out.startswith("night: no incidents in 40 steps of 4 ranks, ")
+
+
+def test_waits_without_their_domains_are_named(file, capsys):
+    """Without degrees all ranks are peers; waits in tensor groups show that they are not."""
+    assert main(["replay", str(file), "--json"]) == 0
+    assert "run night: waits of tp, but no such domains" in capsys.readouterr().err
+    assert main(["replay", str(file), "--domains", "tp=2,dp=4", "--json"]) == 0
+    assert "waits of" not in capsys.readouterr().err
+
+
 def test_a_hang_is_printed_with_the_length_of_its_silence():
     """Its ratio is of a step that never came: no share by which anything was longer."""
     values = {"slowdown_ratio": 1260.4, "onset_step": 61, "detected_step": 61, "closed_step": None}
@@ -190,6 +206,8 @@ def test_an_empty_log_has_no_incidents(tmp_path, capsys):
     pq.write_table(pa.table({name: pa.array([], type=pa.int64()) for name in names}), tmp_path / "empty.parquet")
     assert main(["replay", str(tmp_path / "empty.parquet"), "--json"]) == 0
     assert capsys.readouterr().out == ""
+    assert main(["replay", str(tmp_path / "empty.parquet")]) == 0
+    assert capsys.readouterr().out == "no incidents: the log has no rows\n"
     (tmp_path / "none").mkdir()
     assert main(["replay", str(tmp_path / "none")]) == 2
     assert "got an empty directory" in capsys.readouterr().err
