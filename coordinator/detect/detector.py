@@ -161,9 +161,12 @@ class Detector:
         self._present = present
 
     def _learn(self, row: "StepRow", step_seconds: float) -> None:
-        """Learn what usual steps consist of; unflagged pauses are left out."""
+        """Learn what usual steps consist of; unflagged pauses and short evaluations are left out."""
         policy, recent = self._policy, self._fluctuation.recent_seconds or step_seconds
-        if self._slow_rank.is_paused or step_seconds > (1 + policy.rank.pause_ratio) * recent:
+        self._rank_anomalies.set_pace(self._fluctuation.pace)
+        if self._slow_rank.is_paused or self._fluctuation.is_of_other_pace:
+            return
+        if step_seconds > (1 + policy.rank.pause_ratio) * recent:
             return
         self._imbalance.step(self._slow_rank, step_seconds)
         if (

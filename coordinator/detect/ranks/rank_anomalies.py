@@ -74,6 +74,16 @@ class RankAnomalies:
         self.typical: Parts = {}
         """Seconds of each part in a healthy step, array of shape (P,) by part."""
         self._longest: dict[str, float] = {}  # the same of the rank with most own work in a step
+        self._pace = 0
+        self._former: dict[int, tuple[Parts, dict[str, float]]] = {}  # both, by the pace that the run has left
+
+    def set_pace(self, pace: int) -> None:
+        """Continue with what steps of this pace consist of; of a new one, with what those before did."""
+        if pace == self._pace:
+            return
+        left = {self._pace: (dict(self.typical), dict(self._longest))}
+        self.typical, self._longest = self._former.get(pace, (self.typical, self._longest))
+        self._pace, self._former = pace, left
 
     def learn(self, row: "StepRow", policy: "CausePolicy") -> None:
         """Learn what steps consist of while nothing is wrong, stage by stage."""

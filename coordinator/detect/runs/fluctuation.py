@@ -74,7 +74,7 @@ class FluctuationTest(Learner):
     LEARNT = (
         *("_level", "_imbalance_seconds", "_evaluated_steps", "_settled", "_young_steps", "_raw", "_first"),
         *("_last", "_noise", "_work", "outliers", "_sum", "_sum_before", "_residuals"),
-        *("_slower_level", "_faster_steps", "_other"),
+        *("_slower_level", "_slower_pace", "_faster_steps", "_other", "pace"),
     )
 
     def __init__(self, policy: "FluctuationPolicy", *, outliers: Outliers | None = None) -> None:
@@ -88,6 +88,9 @@ class FluctuationTest(Learner):
         self.outliers.begin_attempt()
         self._residuals = RunResiduals()
         self._level = math.nan
+        self.pace = 0
+        """Steps evaluated when the run took on its present pace; those of the former one once it goes back to that."""
+        self._slower_pace = 0
         self._slower_level = math.nan  # level before the run last became faster
         self._faster_steps = 0  # since it has done so
         self._other: deque[float] = deque(maxlen=RETURN_STEPS)  # deviations in a row of steps that are much shorter
@@ -150,7 +153,7 @@ class FluctuationTest(Learner):
             self._become_faster(median(self._other))
             deviation = value - self._level - allowed
         elif deviation > other > value - self._slower_level - allowed:  # the former pace
-            self._go_back()
+            self._go_back(of_its_pace=0)
             deviation = value - self._level - allowed
         self._other.clear()
         outliers.add(deviation - self._deviation, self._noise.sigma_of_mean(1), policy, learns=not self.fluctuating)
@@ -184,7 +187,7 @@ class FluctuationTest(Learner):
             self._keep(deviation)
         elif self._matters() or self._is_shifted or self._is_published():
             if self._is_back:
-                self._go_back()
+                self._go_back(of_its_pace=_SHORT)
             else:
                 self._raise()
         if self._work.is_changing:
@@ -297,14 +300,16 @@ class FluctuationTest(Learner):
     def _become_faster(self, change: float) -> None:
         """Shift the level to that of a run that has become faster, and keep the former one."""
         if math.isnan(self._slower_level) or self._faster_steps > _LONG:  # else it is more of the same improvement
-            self._slower_level = self._level
+            self._slower_level, self._slower_pace = self._level, self.pace
+            self.pace = self._evaluated_steps
         self._faster_steps = 0
         self._move(change)
 
-    def _go_back(self) -> None:
-        """Shift the level to that of before the run became faster."""
+    def _go_back(self, *, of_its_pace: int) -> None:
+        """Shift the level to that of before the run became faster; only the last steps were of its pace."""
+        self._last.keep_only(of_its_pace)
         self._move(self._slower_level - self._level)
-        self._slower_level = math.nan
+        self._slower_level, self.pace = math.nan, self._slower_pace
         self.outliers.forget_row()
 
     def _move(self, change: float) -> None:
@@ -350,6 +355,11 @@ class FluctuationTest(Learner):
         run = self._residuals.run
         lasted_s = run * math.exp(self._level)
         return self._is_shifted and run >= _SURE_STEPS and lasted_s >= _SURE_SECONDS
+
+    @property
+    def is_of_other_pace(self) -> bool:
+        """Whether the last step was much shorter than the level, as an evaluation's is, and shows nothing of others."""
+        return len(self._other) > 0
 
     @property
     def has_new_work(self) -> bool:

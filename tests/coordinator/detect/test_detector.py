@@ -131,6 +131,34 @@ def test_what_is_no_fault_is_not_told(scenario):
     assert not any(j.fluctuating for j in step_results)
 
 
+def evaluating(first, length):
+    """Return a change of a recording: no rank runs backward or optimizer in `length` steps, which nothing flags."""
+
+    def change(recording):
+        steps = slice(first, first + length)
+        for name in ("backward", "optimizer"):
+            for values in (recording.duration, recording.components["compute"]):
+                values[steps] -= recording.views[name][steps]
+            recording.views[name][steps] = 0
+
+    return change
+
+
+@pytest.mark.parametrize("length", [4, 7, 12, 30])
+@pytest.mark.parametrize("after", [3, 20])
+def test_an_unflagged_evaluation_is_not_what_steps_usually_consist_of(length, after):
+    """A run that is slower after its evaluation is compared, part by part, with the training before it."""
+    first = 80
+    begin = first + length + after
+    scenario = Scenario(degrees="dp=8", steps=begin + 20).with_fault("host", *range(8), seconds=0.06, begin=begin)
+    step_results = evaluate_all(scenario, change=evaluating(first, length))
+    step, anomaly = first_anomaly(step_results, "fluctuation")
+    assert begin + 2 <= step <= begin + 4
+    assert (anomaly.cause, anomaly.confidence) == ("host", "high")
+    assert anomaly.numbers["usual_compute_seconds"] == pytest.approx(0.4, rel=0.03)
+    assert anomaly.numbers["usual_backward_seconds"] == pytest.approx(0.24, rel=0.03)
+
+
 def test_profiled_steps_and_the_one_after_are_not_evaluated():
     """A capture disturbs its steps and the step in which the trace is written."""
     step_results = evaluate_all(Scenario(degrees="dp=4", profiled=(50, 51, 52)))
