@@ -13,7 +13,7 @@ from lockstep.contracts.domains import DEFAULT_ORDER, Domain, Topology, check_or
 from lockstep.contracts.errors import ConfigError
 from lockstep.contracts.limits import WORLD_SIZE_MAX
 from lockstep.contracts.records import DOMAIN_KINDS
-from lockstep.html.units import counted, format_ns, format_step
+from lockstep.html.units import counted, format_ns, format_ranks, format_step
 
 if TYPE_CHECKING:
     from coordinator.record.steplog import StepLog
@@ -181,15 +181,21 @@ def _warn(what: str, counts: Mapping[str, int]) -> None:
 
 
 def _text(line: dict[str, Any]) -> str:
-    ranks = line["ranks"]
-    named = ",".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")  # noqa: PLR2004
     where = f" in {line['domain']['kind']} domain {line['domain']['id']}" if line["domain"] else ""
     until = "open" if line["closed_step"] is None else f"closed at step {line['closed_step']}"
     ratio = line["slowdown_ratio"]  # of a hang: time without a step over the length of a step
     extent = f"no step for as long as {ratio:,.0f} steps" if line["kind"] == "hang" else f"{ratio:+.1%}"
     head = (
-        f"{line['run']}: {line['kind']} by {line['cause']}, {line['scope']} {named}{where}: "
+        f"{line['run']}: {line['kind']} by {line['cause']}, {_subject(line['scope'], line['ranks'])}{where}: "
         f"{extent}, from {format_step(line['onset_step'])}, found at {format_step(line['detected_step'])}, "
         f"{until}, {line['lost_device_seconds']:.1f} device seconds lost"
     )
     return "\n".join((head, *(f"    {each}" for each in line["evidence"])))
+
+
+def _subject(scope: str, ranks: list[int]) -> str:
+    """Return what an incident is about: "rank 3", "ranks 1, 5", "node of ranks 8-15", "job"."""
+    named = f"rank{'' if len(ranks) == 1 else 's'} {format_ranks(ranks)}"
+    if not ranks:
+        return scope
+    return named if scope == "rank" else f"{scope} of {named}"

@@ -15,7 +15,7 @@ from coordinator.record.journal import CoordinatorStart
 from coordinator.record.recorder import Recorder
 from coordinator.settings.policy import Policy
 from lockstep.cli.main import main
-from lockstep.cli.replay_command import _text
+from lockstep.cli.replay_command import _subject, _text
 from tests.coordinator.live import Live
 
 
@@ -68,6 +68,21 @@ def test_a_hang_is_printed_with_the_length_of_its_silence():
     line = {"run": "night", "kind": "hang", "cause": "unknown", "scope": "rank", "ranks": [3], "domain": None, **values}
     text = _text(line | {"lost_device_seconds": 1.0, "evidence": []})
     assert text.startswith("night: hang by unknown, rank 3: no step for as long as 1,260 steps, from step 61")
+
+
+@pytest.mark.parametrize(
+    ("scope", "ranks", "text"),
+    [
+        ("job", [], "job"),
+        ("rank", [3], "rank 3"),
+        ("rank", [1, 5], "ranks 1, 5"),
+        ("node", list(range(8, 16)), "node of ranks 8-15"),
+        ("group", [2, 3], "group of ranks 2-3"),
+    ],
+)
+def test_what_an_incident_is_about(scope, ranks, text):
+    """A job has no ranks to list, and the ranks of a node are not its number."""
+    assert _subject(scope, ranks) == text
 
 
 def test_groups_come_from_a_file(file, tmp_path, capsys):
