@@ -28,7 +28,7 @@ from coordinator.detect.ranks.components import (
     parts_of,
 )
 from coordinator.detect.ranks.groups import median_of
-from coordinator.detect.state_dict import part_of
+from coordinator.detect.state_dict import nested, part_of
 from coordinator.intake.columns import COMPONENTS
 from coordinator.intake.views import OFF_CPU
 from lockstep.contracts.records import COMPUTE_PHASES
@@ -235,18 +235,37 @@ class RankAnomalies:
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return the learnt state, arrays by name."""
-        most = {f"longest.{name}": np.array([value]) for name, value in self._longest.items()}
-        return {**self.typical, **most, "samples": np.array([self._samples])}
+        own: dict[str, NDArray[np.generic]] = {
+            **_arrays(self.typical, self._longest),
+            "samples": np.array([self._samples]),
+        }
+        for usual in self._former.values():
+            own |= nested({"former": _arrays(*usual)})
+        return own | {"paces": np.array([self._pace, *self._former])}
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
         """Restore the result of `state_dict`; arrays that do not fit are ignored."""
         count = self._test.stage_groups.count
-        known = {name: value for name, value in state.items() if name in PARTS}
-        self.typical |= {name: value.astype(np.float64) for name, value in known.items() if value.shape == (count,)}
-        most = {name: value for name, value in part_of(state, "longest").items() if value.shape == (1,)}
-        self._longest |= {name: float(value[0]) for name, value in most.items() if name in PARTS}
+        typical, most = _usual(state, count)
+        self.typical |= typical
+        self._longest |= most
         if "samples" in state and state["samples"].shape == (1,):
             self._samples = int(state["samples"][0])
+        if "paces" in state and state["paces"].shape in ((1,), (2,)):
+            self._pace, *former = state["paces"].astype(np.int64).tolist()
+            self._former = {pace: _usual(part_of(state, "former"), count) for pace in former}
+
+
+def _arrays(typical: "Parts", most: "Mapping[str, float]") -> "dict[str, NDArray[np.generic]]":
+    return {**typical, **{f"longest.{name}": np.array([value]) for name, value in most.items()}}
+
+
+def _usual(state: "Mapping[str, NDArray[np.generic]]", stages: int) -> "tuple[Parts, dict[str, float]]":
+    """Return what a step usually consists of, by stage and on the rank with most own work; the rest is ignored."""
+    known = {name: value for name, value in state.items() if name in PARTS and value.shape == (stages,)}
+    most = {name: value for name, value in part_of(state, "longest").items() if name in PARTS and value.shape == (1,)}
+    typical: Parts = {name: value.astype(np.float64) for name, value in known.items()}
+    return typical, {name: float(value[0]) for name, value in most.items()}
 
 
 def _lost_seconds(rows: "Sequence[StepRow]", slow_R: "NDArray[np.bool_]") -> "NDArray[np.floating] | None":

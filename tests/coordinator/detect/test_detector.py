@@ -275,3 +275,20 @@ def test_a_rank_that_is_slow_here_and_there_is_reported_with_its_share_of_steps(
     assert anomaly.excess_seconds == pytest.approx(share * anomaly.lost_seconds)
     assert anomaly.evidence[0].startswith(f"rank 3 works {anomaly.excess_ratio:.0%} longer in {share:.1%} of the steps")
     assert anomaly.evidence[1].startswith("rank 3 works ")
+
+
+def test_a_restart_in_an_evaluation_keeps_what_training_consists_of():
+    """What the former pace's steps consist of is state, since the run will go back to it."""
+    scenario = Scenario(degrees="dp=8", steps=130).with_fault("host", *range(8), seconds=0.06, begin=110)
+    recording = generate(scenario)
+    evaluating(80, 20)(recording)
+    detector, step_results = Detector(np.arange(8), recording.topology, POLICY), []
+    for row in recording.rows():
+        if row.step == 95:
+            state = detector.state_dict()
+            detector = Detector(np.arange(8), recording.topology, POLICY)
+            detector.load_state_dict(state)
+        step_results.append(detector.evaluate(row))
+    _, anomaly = first_anomaly(step_results, "fluctuation")
+    assert (anomaly.cause, anomaly.confidence) == ("host", "high")
+    assert anomaly.numbers["usual_compute_seconds"] == pytest.approx(0.4, rel=0.03)
