@@ -75,14 +75,15 @@ class RankAnomalies:
         """Seconds of each part in a healthy step, array of shape (P,) by part."""
         self._longest: dict[str, float] = {}  # the same of the rank with most own work in a step
         self._pace = 0
-        self._former: dict[int, tuple[Parts, dict[str, float]]] = {}  # both, by the pace that the run has left
+        self._former: dict[int, tuple[Parts, dict[str, float], int]] = {}  # all three, by the pace that the run left
 
     def set_pace(self, pace: int) -> None:
-        """Continue with what steps of this pace consist of; of a new one, with what those before did."""
+        """Continue with what steps of this pace consist of; the first sample of a new one replaces the former's."""
         if pace == self._pace:
             return
-        left = {self._pace: (dict(self.typical), dict(self._longest))}
-        self.typical, self._longest = self._former.get(pace, (self.typical, self._longest))
+        left = {self._pace: (self.typical, self._longest, self._samples)}
+        new = dict(self.typical), dict(self._longest), _FORGOTTEN_SAMPLES
+        self.typical, self._longest, self._samples = self._former.get(pace, new)
         self._pace, self._former = pace, left
 
     def learn(self, row: "StepRow", policy: "CausePolicy") -> None:
@@ -235,10 +236,7 @@ class RankAnomalies:
 
     def state_dict(self) -> "dict[str, NDArray[np.generic]]":
         """Return the learnt state, arrays by name."""
-        own: dict[str, NDArray[np.generic]] = {
-            **_arrays(self.typical, self._longest),
-            "samples": np.array([self._samples]),
-        }
+        own = _arrays(self.typical, self._longest, self._samples)
         for usual in self._former.values():
             own |= nested({"former": _arrays(*usual)})
         return own | {"paces": np.array([self._pace, *self._former])}
@@ -246,26 +244,26 @@ class RankAnomalies:
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
         """Restore the result of `state_dict`; arrays that do not fit are ignored."""
         count = self._test.stage_groups.count
-        typical, most = _usual(state, count)
+        typical, most, self._samples = _usual(state, count)
         self.typical |= typical
         self._longest |= most
-        if "samples" in state and state["samples"].shape == (1,):
-            self._samples = int(state["samples"][0])
         if "paces" in state and state["paces"].shape in ((1,), (2,)):
             self._pace, *former = state["paces"].astype(np.int64).tolist()
             self._former = {pace: _usual(part_of(state, "former"), count) for pace in former}
 
 
-def _arrays(typical: "Parts", most: "Mapping[str, float]") -> "dict[str, NDArray[np.generic]]":
-    return {**typical, **{f"longest.{name}": np.array([value]) for name, value in most.items()}}
+def _arrays(typical: "Parts", most: "Mapping[str, float]", samples: int) -> "dict[str, NDArray[np.generic]]":
+    arrays: dict[str, NDArray[np.generic]] = {f"longest.{name}": np.array([value]) for name, value in most.items()}
+    return {**typical, **arrays, "samples": np.array([samples])}
 
 
-def _usual(state: "Mapping[str, NDArray[np.generic]]", stages: int) -> "tuple[Parts, dict[str, float]]":
-    """Return what a step usually consists of, by stage and on the rank with most own work; the rest is ignored."""
+def _usual(state: "Mapping[str, NDArray[np.generic]]", stages: int) -> "tuple[Parts, dict[str, float], int]":
+    """Return what a step usually consists of, by stage and on the rank with most own work, and the samples of it."""
     known = {name: value for name, value in state.items() if name in PARTS and value.shape == (stages,)}
     most = {name: value for name, value in part_of(state, "longest").items() if name in PARTS and value.shape == (1,)}
     typical: Parts = {name: value.astype(np.float64) for name, value in known.items()}
-    return typical, {name: float(value[0]) for name, value in most.items()}
+    samples = state.get("samples", np.zeros(1))
+    return typical, {name: float(value[0]) for name, value in most.items()}, int(samples.ravel()[:1].sum())
 
 
 def _lost_seconds(rows: "Sequence[StepRow]", slow_R: "NDArray[np.bool_]") -> "NDArray[np.floating] | None":

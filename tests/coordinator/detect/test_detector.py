@@ -277,6 +277,14 @@ def test_a_rank_that_is_slow_here_and_there_is_reported_with_its_share_of_steps(
     assert anomaly.evidence[1].startswith("rank 3 works ")
 
 
+def test_steps_of_a_new_pace_are_what_steps_usually_consist_of():
+    """A run whose work has halved for good is compared with the work that it has now."""
+    scenario = Scenario(degrees="dp=8", steps=130).with_fault("host", *range(8), seconds=0.06, begin=110)
+    _, anomaly = first_anomaly(evaluate_all(scenario, change=evaluating(80, 50)), "fluctuation")
+    assert (anomaly.cause, anomaly.confidence) == ("host", "high")
+    assert anomaly.numbers["usual_compute_seconds"] == pytest.approx(0.12, rel=0.03)
+
+
 def test_a_restart_in_an_evaluation_keeps_what_training_consists_of():
     """What the former pace's steps consist of is state, since the run will go back to it."""
     scenario = Scenario(degrees="dp=8", steps=130).with_fault("host", *range(8), seconds=0.06, begin=110)
