@@ -45,11 +45,12 @@ class Framework:
     `backward_prefetch`, `zero_copy` and `sharded_overlap_factor` hold for ZeRO 3; `bucket_parameters`, by the ranks
     that sum gradients, replaces `bucket_bytes` for the others; `virtual` replaces the row's number of chunks. With
     `micro_batches_of_stages` a batch is cut into as many micro-batches as a pipeline has stages, whatever the row.
-    Experts are split over tp by `expert_tp`, their FP8 tokens are copied to a size by `padded_tokens`; context parallel
-    ranks exchange by `context`, kinds of collectives by `algorithms`. Software that `compiles` runs the rows without
-    "compiled" eagerly, with `matrix_rotations` or without; software that `fills_stages` gives each stage as many layers
-    as the fullest needs and the last what is left. `machine` is what the source states of the devices, and
-    `network_share` what it measures of its network over what the preset takes it to reach.
+    Experts are split over tp by `expert_tp`, their FP8 tokens are copied to a size by `padded_tokens`, and the router's
+    kernels are in a CUDA graph by `graphed_router`; context parallel ranks exchange by `context`, kinds of collectives
+    by `algorithms`. Software that `compiles` runs the rows without "compiled" eagerly, with `matrix_rotations` or
+    without; software that `fills_stages` gives each stage as many layers as the fullest needs and the last what is
+    left. `machine` is what the source states of the devices, and `network_share` what it measures of its network over
+    what the preset takes it to reach.
     """
 
     bucket_bytes: float | None
@@ -76,6 +77,7 @@ class Framework:
     micro_batches_of_stages: bool = False
     expert_tp: int | None = None
     padded_tokens: bool = False
+    graphed_router: bool = False
     context: ContextParallelism | None = None
     fused_loss: bool = False
     loss_metrics: int = 0
@@ -157,11 +159,20 @@ _BRIDGE = replace(
 "zero copy communication is achieved by reorganizing the storage of parameters and main grad" (pypi.org,
 megatron-fsdp). Within a node its registered buffers take 4 multiprocessors for a gather and 5 for a reduce-scatter
 (`nccl_ub`, megatron/core/distributed/distributed_data_parallel_config.py)."""
-_BRIDGE_EXPERTS = replace(_BRIDGE, overlap_tensor=False, expert_tp=1, fused_loss=True, padded_tokens=True)
+_BRIDGE_EXPERTS = replace(
+    _BRIDGE,
+    overlap_tensor=False,
+    expert_tp=1,
+    fused_loss=True,
+    padded_tokens=True,
+    machine={**_BRIDGE.machine, "grouped_fill": 290.0},
+)
 """The recipe of Qwen3 235B-A22B on H100 sets `moe_a2a_overlap` with the all-to-all dispatcher; that of 30B-A3B does not
 (scripts/performance/configs/qwen/qwen3_workload_base_configs.py). The library's recipe takes Transformer Engine's fused
 loss (`cross_entropy_fusion_impl = "te"`, src/megatron/bridge/recipes/qwen/qwen3_moe.py) and has
-`moe_router_padding_for_fp8 = False`, so that TEGroupedMLP pads the tokens of an all-to-all."""
+`moe_router_padding_for_fp8 = False`, so that TEGroupedMLP pads the tokens of an all-to-all. The containers, from 25.09
+on, have Transformer Engine 2.7 or later, whose products of experts are the middle of both that are measured
+(`GROUPED_FILL`)."""
 _BRIDGE_EXPERTS_BF16 = replace(
     _BRIDGE_EXPERTS, precision=replace(_BRIDGE_EXPERTS.precision, product=None, stored_product=None)
 )
@@ -171,7 +182,10 @@ _BRIDGE_HYBRIDEP = replace(
 )
 """Recipes with `moe_flex_dispatcher_backend="hybridep"`, which pads tokens while it sorts them; that of Qwen3 30B-A3B
 on H100 has `moe_hybridep_num_sms = 32` (src/megatron/bridge/recipes/qwen/h100/qwen3_moe.py)."""
-_BRIDGE_HYBRIDEP_BF16 = replace(_BRIDGE_HYBRIDEP, precision=_BRIDGE_EXPERTS_BF16.precision)
+_BRIDGE_HYBRIDEP_GRAPHED = replace(_BRIDGE_HYBRIDEP, graphed_router=True)
+"""Their `cuda_graph_scope` has `moe_router` and `moe_preprocess` on H100 in bf16, on B200 in both formats `attn` too
+(scripts/performance/configs/qwen/qwen3_workload_base_configs.py)."""
+_BRIDGE_HYBRIDEP_BF16 = replace(_BRIDGE_HYBRIDEP_GRAPHED, precision=_BRIDGE_EXPERTS_BF16.precision)
 _MEGATRON_CORE = Framework(
     bucket_bytes=DDP_BUCKET_BYTES,
     fused_attention=True,
@@ -289,5 +303,5 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "Megatron-Bridge, experts, H100, FP8": _BRIDGE_HYBRIDEP,
     "Megatron-Bridge, experts, B200": _BRIDGE_HYBRIDEP_BF16,
     "Megatron-Bridge, experts, B200, FP8": _BRIDGE_EXPERTS,
-    "Megatron-Bridge, experts, B200, FP8: HybridEP": _BRIDGE_HYBRIDEP,
+    "Megatron-Bridge, experts, B200, FP8: HybridEP": _BRIDGE_HYBRIDEP_GRAPHED,
 }

@@ -267,6 +267,7 @@ def _model(row: Row, framework: Framework) -> ModelSpec:
                 head_norm=_HEAD_NORM in row["model"],
                 fused_loss=framework.fused_loss,
                 padded_tokens=framework.padded_tokens and precision.product == 1,
+                graphed_router=framework.graphed_router,
                 precision=precision,
             )
         return llama(

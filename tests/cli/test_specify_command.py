@@ -220,6 +220,17 @@ def test_experts_in_fp8_are_padded_by_copies_unless_the_router_or_the_exchange_p
     assert not bf16.checked["model"]["padded_tokens"]
 
 
+def test_the_router_is_in_a_cuda_graph_and_exchanges_have_multiprocessors_as_stated(specify):
+    experts = f"{MEGATRON} --num-experts 8"
+    graphs = ("", "--cuda-graph-scope attn", "--cuda-graph-scope moe_router moe_preprocess")
+    found = [specify({"megatron": f"{experts} {flags}"}, "--ranks", "128").checked["model"] for flags in graphs]
+    assert [model["graphed_router"] for model in found] == [False, False, True]
+    flex = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend"
+    stated = ("", f"{flex} deepep", f"{flex} hybridep", f"{flex} hybridep --moe-hybridep-num-sms 32")
+    jobs = [specify({"megatron": f"{experts} {flags}"}, "--ranks", "128") for flags in stated]
+    assert [job.options.exchange_multiprocessors for job in jobs] == [None, 20, 16, 32]
+
+
 def test_queries_and_keys_are_normalized_where_the_model_states_it(specify):
     qwen = {**LLAMA_8B, "model_type": "qwen3", "head_dim": 128}
     assert specify({"hugging-face": qwen}, "--ranks", "8").checked["model"]["head_norm"]

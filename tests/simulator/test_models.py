@@ -154,6 +154,21 @@ def test_the_gate_of_experts_moves_what_that_of_a_dense_layer_does():
     assert gate.backward_moves_ratio == dense.backward_moves_ratio == pytest.approx(5 / 3)
 
 
+@pytest.mark.parametrize(
+    ("flags", "launches"),
+    [
+        ({}, {"router": (4, 5), "expert1": (2, 3), "expert_gate": (1, None), "expert2": (2, 3), "combine": (1, None)}),
+        ({"graphed_router": True}, {"router": (1, 1), "expert1": (2, 3)}),
+        ({"padded_tokens": True}, {"router": (4, 5), "expert1": (3, 4), "expert2": (3, 4)}),
+    ],
+)
+def test_the_host_issues_the_kernels_of_a_layer_with_experts(flags, launches):
+    """Product, top-k, auxiliary loss and permutation; sort, product; gate; product, sort; the sum over experts."""
+    layer = moe(**QWEN3_30B, **flags).blocks[1][1]
+    found = {op.name: (op.launches, op.backward_launches) for op in layer.operators()}
+    assert {name: found[name] for name in launches} == launches
+
+
 def test_every_token_passes_shared_experts():
     """They weigh and cost what a dense wide layer of their features does, whatever the number of experts."""
     sizes = {"layers": 2, "hidden": 64, "heads": 4, "sequence": 16, "ffn": 256, "experts": 8, "chosen": 2}

@@ -55,18 +55,18 @@ class Device:
     An operator takes about the longest of its arithmetic and its memory traffic, each at its efficiency; the host needs
     `launch_s` to issue each, and goes ahead of the device. With a `tiling` products take the time of whole waves of
     tiles, of which `matrix_efficiency` is the share of the peak that a full one reaches; without, half of
-    `matrix_efficiency` is reached by a product of `half_flops`: small ones fill a device badly. `attention` has the
-    speeds of kernels of fused attention, which share clocks and power with products, the usual kernel first; without
-    any it is as fast as a full wave; `attention_ratio` is what it reaches of that, half of it with
-    sequences of `attention_fill` tokens (of a device without `attention`). `optimizer_ratio` is the speed of an
-    optimizer step relative to that of other operators with its traffic. `attention_kernel` names another
-    one; `fp8_flops_per_second` is the peak of FP8 products, of which they reach `fp8_share` times what others reach of
-    theirs, in backward `fp8_backward_share` of that, where libraries add in single precision. If `launch_blocking`, the
-    host issues an operator when the one before has ended (CUDA_LAUNCH_BLOCKING=1), so that `launch_s` comes on top.
-    `context_bytes` are what a process costs before it allocates, `communicator_bytes` the buffers of one communicator,
-    `allocator_reserve_ratio` what the allocator holds beyond what comes and goes, `unusable_ratio` the share of the
-    memory that the driver keeps.
-    `overlap_factor` is Proteus's gamma: what computation and gradient communication each lose while both run.
+    `matrix_efficiency` is reached by a product of `half_flops`: small ones fill a device badly. `grouped_fill` is that
+    of a library's grouped products, if not the tiling's. `attention` has the speeds of kernels of fused attention,
+    which share clocks and power with products, the usual kernel first; without any it is as fast as a full wave;
+    `attention_ratio` is what it reaches of that, half of it with sequences of `attention_fill` tokens (of a device
+    without `attention`). `optimizer_ratio` is the speed of an optimizer step relative to that of other operators with
+    its traffic. `attention_kernel` names another one; `fp8_flops_per_second` is the peak of FP8 products, of which they
+    reach `fp8_share` times what others reach of theirs, in backward `fp8_backward_share` of that, where libraries add
+    in single precision. If `launch_blocking`, the host issues an operator when the one before has ended
+    (CUDA_LAUNCH_BLOCKING=1), so that `launch_s` comes on top. `context_bytes` are what a process costs before it
+    allocates, `communicator_bytes` the buffers of one communicator, `allocator_reserve_ratio` what the allocator holds
+    beyond what comes and goes, `unusable_ratio` the share of the memory that the driver keeps. `overlap_factor` is
+    Proteus's gamma: what computation and gradient communication each lose while both run.
     """
 
     name: str
@@ -79,6 +79,7 @@ class Device:
     launch_s: float = 0.0
     overlap_factor: float = 0.0
     tiling: Tiling | None = None
+    grouped_fill: float | None = None
     attention: tuple[AttentionSpeed, ...] = ()
     attention_kernel: str | None = None
     attention_ratio: float = 1.0
@@ -124,7 +125,10 @@ class Device:
         """Return the time of `flops` that come as products of `shapes`, or as `launches` of unknown shape."""
         reached = self.reached_flops_per_second
         if shapes and self.tiling is not None:
-            return sum(product_seconds(shape, self.tiling, reached) for shape in shapes)
+            tiling = self.tiling
+            if self.grouped_fill is not None:
+                tiling = replace(tiling, grouped_fill=self.grouped_fill)
+            return sum(product_seconds(shape, tiling, reached) for shape in shapes)
         return (flops + self.half_flops * launches * (flops > 0)) / reached
 
     def as_fp8(self, *, backward: bool = False) -> "Device":

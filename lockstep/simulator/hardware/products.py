@@ -19,11 +19,13 @@ _UNALIGNED_SHARE = 0.7
 what measured batched products with 140 columns get on A100 (pytorch/pytorch, issue 83272, CUDA 11.7)."""
 _LEAST_INNER = 1024
 """No part of the inner dimension is shorter; below, libraries do not cut it."""
-_GROUPED_FILL = 850.0
+GROUPED_FILL = 850.0
 """Elements of the inner dimension that beginning and ending a tile costs in a kernel of grouped products. On H100,
 PyTorch's takes 1.31 ms for 16 groups with 8,192 rows in all by 5,120 x 8,192, and 1.26 ms by 8,192 x 5,120
 (pytorch/ao, pull request 2490). The groups' sizes are printed; their tiles of 128 x 256 alone would take 1.15 and
-1.13 ms, which gives 707 and 979. Assumed equal on other devices, and for Transformer Engine's products of experts."""
+1.13 ms, which gives 707 and 979. Assumed equal on other devices. Transformer Engine's products on several streams reach
+509 and 399 TFLOP/s with 8 groups of 4,096 and 16 of 2,048 rows by 2,048 x 768 in version 2.2, which gives 650 and
+1,400, and 628 and 554 in version 2.7, which gives 140 and 430 (NVIDIA/TransformerEngine, pull request 2045)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +33,16 @@ class Tiling:
     """How a device computes products: its multiprocessors, and two numbers that measured products give.
 
     `narrow_share` is the efficiency of a narrow tile over that of a wide one; `fill` counts the elements of the inner
-    dimension that a tile's beginning and end cost. `unaligned_flops_per_second` is what interleaved products reach
-    whose operands begin at addresses that the matrix units cannot load from, None where that is not known.
+    dimension that a tile's beginning and end cost, `grouped_fill` those in grouped products.
+    `unaligned_flops_per_second` is what interleaved products reach whose operands begin at addresses that the matrix
+    units cannot load from, None where that is not known.
     """
 
     multiprocessors: int
     narrow_share: float
     fill: float = 0.0
     unaligned_flops_per_second: float | None = None
+    grouped_fill: float = GROUPED_FILL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +76,7 @@ def product_seconds(shape: Shape, tiling: Tiling, flops_per_second: float) -> fl
     if unaligned is not None and shape.interleaved and not (aligned and shape.rows % _ALIGNED == 0):
         return 2 * shape.rows * shape.columns * shape.inner * shape.count / unaligned
     tile_flops_per_second = flops_per_second / tiling.multiprocessors * (1.0 if aligned else _UNALIGNED_SHARE)
-    fill = max(tiling.fill, _GROUPED_FILL) if shape.grouped and shape.count > 1 else tiling.fill
+    fill = max(tiling.fill, tiling.grouped_fill) if shape.grouped and shape.count > 1 else tiling.fill
     best_s = float("inf")
     for rows, columns in (*_WIDE, _NARROW):
         share = tiling.narrow_share if (rows, columns) == _NARROW else 1.0

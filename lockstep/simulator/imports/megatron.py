@@ -281,6 +281,8 @@ def _mixture(given: Mapping[str, str], dense: Mapping[str, Any]) -> dict[str, An
         and not (is_padded_by_router or _is_flexible(given))
     ):
         found["padded_tokens"] = True
+    if "moe_router" in given.get("--cuda-graph-scope", "").split():
+        found["graphed_router"] = True
     if "--moe-shared-expert-intermediate-size" in given:
         found["shared_ffn"] = _number(given, "--moe-shared-expert-intermediate-size")
     dense_layers = _dense_layers(given.get("--moe-layer-freq", "1"), dense["layers"])

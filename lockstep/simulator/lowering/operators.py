@@ -130,7 +130,7 @@ def place_operator(
         backward_s=backward_s,
         again_s=forward_s * again,
         host_forward_s=device.launch_s * op.launches,
-        host_backward_s=device.launch_s * op.launches * (op.backward_ratio + again),
+        host_backward_s=device.launch_s * (_backward_launches(op) + op.launches * again),
         flops=work.flops * (1 + op.backward_ratio),
         product=bool(op.products) and bool(op.weight_dims),
         weights=weights,
@@ -144,6 +144,10 @@ def place_operator(
         recomputed=stated.recomputation == FULL,
         output=leaving,
     )
+
+
+def _backward_launches(op: Operator) -> float:
+    return op.launches * op.backward_ratio if op.backward_launches is None else op.backward_launches
 
 
 def _stored_ratio(op: Operator, precision: Precision) -> float:

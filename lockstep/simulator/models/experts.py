@@ -18,6 +18,12 @@ _PADDING_MOVES = 2.0
 copied to that size and back (Megatron-LM's TEGroupedMLP, `quantization_padding`), and so are their gradients."""
 
 
+_ROUTER_LAUNCHES = 3.0
+"""The router's product, the top of its scores, and the auxiliary loss, each in one kernel or a few with Megatron-LM's
+`--moe-router-fusion` (`TopKRouter`); in a CUDA graph (`moe_router` of `--cuda-graph-scope`) they cost the host nothing.
+The permutation of the tokens (`--moe-permute-fusion`) is outside of it."""
+
+
 def gated(
     s: float, h: float, ffn: float, *, width: float, prefix: str = "", eager: bool = False
 ) -> tuple[Operator, ...]:
@@ -54,6 +60,7 @@ def mixture(
     shared_ffn: float,
     width: float,
     padded_tokens: bool = False,
+    graphed_router: bool = False,
 ) -> Iterator[Operator]:
     """Yield the operators of a mixture of experts; all tokens pass the `shared_ffn` features of the shared experts.
 
@@ -61,7 +68,7 @@ def mixture(
     fourth dimension, the expert. Their outputs are added without being kept: the router's weights are multiplied with
     the features between both products (Megatron-Core, `weighted_bias_swiglu_impl`) or with the experts' input
     (torchtitan, `score_before_experts`), and these are kept anyway. `padded_tokens` are copied to the sizes that FP8
-    products need, and back.
+    products need, and back. The host does not issue the kernels of a `graphed_router`.
     """
     if shared_ffn:
         yield from gated(s, h, shared_ffn, width=width, prefix="shared_")
@@ -78,9 +85,11 @@ def mixture(
         moved_elements=(1 + chosen) * s * h,
         weights=h * experts,
         stored_input_bytes=width * s * h * kept,
+        launches=1 + _ROUTER_LAUNCHES * (not graphed_router),
+        backward_launches=1 + (1 + _ROUTER_LAUNCHES) * (not graphed_router),
     )
-    copied = h * (_SORT_MOVES + _PADDING_MOVES * padded_tokens)
-    yield _expert("expert1", s, h, 2 * ffn, copied=copied, experts=experts, chosen=chosen, width=width)
+    copied, copies = h * (_SORT_MOVES + _PADDING_MOVES * padded_tokens), 1.0 + padded_tokens
+    yield _expert("expert1", s, h, 2 * ffn, copied=copied, copies=copies, experts=experts, chosen=chosen, width=width)
     yield Operator(
         name="expert_gate",
         dims={"s": s, "e": experts, "o": ffn},
@@ -93,7 +102,7 @@ def mixture(
         stored_input_bytes=2 * width * chosen * s * ffn,
         kept_input_share=KEPT_EVERY_SECOND,
     )
-    yield _expert("expert2", s, ffn, h, copied=copied, experts=experts, chosen=chosen, width=width)
+    yield _expert("expert2", s, ffn, h, copied=copied, copies=copies, experts=experts, chosen=chosen, width=width)
     yield Operator(
         name="combine",
         dims={"s": s},
@@ -112,11 +121,12 @@ def _expert(
     outer: float,
     *,
     copied: float,
+    copies: float,
     experts: int,
     chosen: int,
     width: float,
 ) -> Operator:
-    """Return the first or the second matrix product of experts, with copies that move `copied` elements of a token."""
+    """Return one of the products of experts, with `copies` of its tokens that move `copied` elements of each."""
     moves, backward_moves = inner + outer + copied, 2 * (inner + outer) + copied
     return Operator(
         name=name,
@@ -138,5 +148,7 @@ def _expert(
             ),
         ),
         narrow=True,
+        launches=1 + copies,
+        backward_launches=2 + copies,
         routing=Routing(experts=experts, chosen=chosen),
     )

@@ -73,7 +73,8 @@ class Operator:
     and output tensors. `weight_dims` are those that also split the weights; `shared_weights` are counted in another
     operator. `products` are the matrix products that the FLOPs consist of, empty if unknown. `separate_share` and
     `separate_backward_share` are the parts of the moved elements that separate kernels move before or after the
-    products; `launches` counts kernels. The products of a `narrow` operator may have factors in a narrower format than
+    products; `launches` counts kernels in forward, `backward_launches` in backward, `backward_ratio` times as many if
+    None. The products of a `narrow` operator may have factors in a narrower format than
     the activations. A `fused_attention` computes only `executed_share` of the FLOPs, half with a causal mask;
     `key_sharers` query heads share one key and value head; `routing` is how tokens reach their experts. `stored_*` are
     the bytes kept for backward, of the input tensor and of the operator's own results; `workspace_bytes` exist only
@@ -103,6 +104,7 @@ class Operator:
     separate_share: float = 0.0
     separate_backward_share: float = 0.0
     launches: float = 1.0
+    backward_launches: float | None = None
     fused_attention: bool = False
     executed_share: float = 1.0
     key_sharers: float = 1.0

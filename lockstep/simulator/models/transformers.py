@@ -245,6 +245,7 @@ def moe(
     tied_embeddings: bool = False,
     head_norm: bool = False,
     padded_tokens: bool = False,
+    graphed_router: bool = False,
     precision: Precision = MIXED,
     name: str = "moe",
 ) -> ModelSpec:
@@ -252,7 +253,8 @@ def moe(
 
     All tokens pass the `shared_ffn` features of the shared experts. The first `dense_layers` layers have a dense
     feed-forward layer of `dense_ffn` features instead. The load is balanced: all experts get equally many tokens, which
-    are copied to the sizes that FP8 products need if `padded_tokens`.
+    are copied to the sizes that FP8 products need if `padded_tokens`. The kernels of a `graphed_router` are in a CUDA
+    graph.
 
     Raises
     ------
@@ -265,7 +267,15 @@ def moe(
     s, h, width = float(sequence), float(hidden), precision.activation
     shape = latent.heads(heads) if latent else AttentionHeads.of(h, heads, kv_heads, head_dim)
     wide = mixture(
-        s, h, ffn, experts=experts, chosen=chosen, shared_ffn=shared_ffn, width=width, padded_tokens=padded_tokens
+        s,
+        h,
+        ffn,
+        experts=experts,
+        chosen=chosen,
+        shared_ffn=shared_ffn,
+        width=width,
+        padded_tokens=padded_tokens,
+        graphed_router=graphed_router,
     )
     block = attention_block(s, h, shape, width, latent=latent, head_norm=head_norm)
     layer = Module(name="layer", children=(*block, *wide, residual("residual2", s, h, dropout=False)))

@@ -53,6 +53,14 @@ DEVICE = {
             ATTENTION_KERNELS,
         )
     ),
+    "grouped_fill": optional(
+        amount(
+            "elements of the inner dimension that a tile of the products of several experts costs besides; 850 if null "
+            "(PyTorch; Transformer Engine 2.7: 290)",
+            "elements",
+            above=None,
+        )
+    ),
     "launch_blocking": flag(
         "the host issues an operator only when the previous one has ended (CUDA_LAUNCH_BLOCKING=1)", default=None
     ),

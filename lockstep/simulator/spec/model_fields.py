@@ -167,6 +167,11 @@ MODELS: Mapping[str, Mapping[str, Field]] = {
             "dispatcher)",
             default=False,
         ),
+        "graphed_router": flag(
+            "the host does not issue the router's kernels, which are in a CUDA graph (Megatron-LM: --cuda-graph-scope "
+            "moe_router)",
+            default=False,
+        ),
     },
     "vgg19": _IMAGES,
     "resnet50": _IMAGES,

@@ -144,3 +144,25 @@ def test_grouped_products_take_longer_than_those_of_equal_groups(columns, inner,
     assert product_seconds(alone, H100.tiling, 1e15) == product_seconds(
         replace(alone, grouped=False), H100.tiling, 1e15
     )
+
+
+@pytest.mark.parametrize(
+    ("fill", "measured_tflops"), [(850.0, (508.77, 398.81)), (290.0, (627.903, 553.945))], ids=["TE 2.2", "TE 2.7"]
+)
+def test_products_of_experts_of_transformer_engine(fill, measured_tflops):
+    """8 groups of 4,096 and 16 of 2,048 rows (NVIDIA/TransformerEngine, pull request 2045): both mean to 6 %."""
+    device = replace(H100, grouped_fill=fill)
+    ratios = []
+    for (count, rows), tflops in zip(((8, 4096), (16, 2048)), measured_tflops, strict=True):
+        shape = Shape(rows=rows, columns=768, inner=2048, count=count, grouped=True)
+        flops = 2.0 * count * rows * 768 * 2048
+        ratios.append(device.arithmetic_seconds(flops, 1.0, (shape,)) / (flops / tflops / 1e12))
+    assert np.mean(ratios) == pytest.approx(1.0, abs=0.06)
+    assert np.abs(np.array(ratios) - 1).max() <= 0.17
+
+
+def test_a_device_has_the_fill_of_its_tiling_unless_another_is_stated():
+    shape = Shape(rows=512, columns=768, inner=2048, count=8, grouped=True)
+    seconds = [replace(H100, grouped_fill=fill).arithmetic_seconds(1.0, 1.0, (shape,)) for fill in (None, 850.0, 0.0)]
+    assert seconds[0] == seconds[1] > seconds[2]
+    assert seconds[2] == H100.arithmetic_seconds(1.0, 1.0, (replace(shape, grouped=False),))
