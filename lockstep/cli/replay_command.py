@@ -175,7 +175,7 @@ def _group(kind: str, place: int, ranks: Any, file: Path) -> Domain:
 
 
 def _warn(what: str, counts: Mapping[str, int]) -> None:
-    refused = {reason: count for reason, count in counts.items() if count}
+    refused = ", ".join(f"{reason}: {count}" for reason, count in counts.items() if count)
     if refused:
         print(f"lockstep: {what}: rows refused, as in live operation: {refused}", file=sys.stderr)
 

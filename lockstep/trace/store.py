@@ -28,6 +28,7 @@ EVENTS_MAX = 1 << 25
 TABLES_MAX_BYTES = 256 << 20
 """Of the distinct texts of a column, unpacked."""
 
+_STEP_LOG_COLUMNS = {"rank", "step", "duration_ns"}
 _HEAD_KEY = b"lockstep.trace"
 _LEVEL = 3
 _SMALL_EVENTS, _SMALL_LEVEL = 1 << 14, 12
@@ -148,7 +149,9 @@ def _check_head(path: Path, file: pq.ParquetFile) -> _Head:
     found = file.metadata
     text = (found.metadata or {}).get(_HEAD_KEY)
     if text is None:
-        raise _malformed(path, "stored trace", "another Parquet file", f"metadata {_HEAD_KEY.decode()}")
+        is_log = set(file.schema_arrow.names) >= _STEP_LOG_COLUMNS
+        got = "a step log, which `lockstep replay` reads" if is_log else "another Parquet file"
+        raise _malformed(path, "stored trace", got, f"metadata {_HEAD_KEY.decode()}")
     version = msgspec.json.decode(text, type=_Version).version
     if version != VERSION:
         raise ContractVersionError("stored trace version", where=str(path), got=version, expected=VERSION)

@@ -183,9 +183,9 @@ def test_leniently_the_rest_is_printed(file, tmp_path, capsys):
     assert main(["replay", str(bad), "--domains", "tp=2,dp=4", "--lenient", "--json"]) == 0
     out, err = capsys.readouterr()
     assert [json.loads(line)["ranks"] for line in out.splitlines()] == [[3]]
-    assert "{'compute_ns': 2}" in err
-    assert "'rank': 1" in err
-    assert "'impossible': 1" in err
+    assert "operation: compute_ns: 2\n" in err
+    assert "rank: 1" in err
+    assert "impossible: 1" in err
 
 
 @pytest.mark.parametrize(

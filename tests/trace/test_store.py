@@ -277,6 +277,13 @@ def test_what_is_no_parquet_file_is_refused(tmp_path):
             read_columns(tmp_path / name)
 
 
+def test_a_step_log_is_refused_with_the_command_that_reads_it(tmp_path):
+    """Both are Parquet files, so the wrong command gets the name of the right one."""
+    pq.write_table(pa.table({"rank": [0], "step": [1], "duration_ns": [10]}), tmp_path / "log.parquet")
+    with pytest.raises(MalformedError, match=r"log\.parquet: got a step log, which `lockstep replay` reads"):
+        read_columns(tmp_path / "log.parquet")
+
+
 def test_a_damaged_file_gives_columns_or_a_named_error(stored):
     """Cut anywhere or with bytes overwritten anywhere, a file never ends in another error."""
     whole = stored.read_bytes()
