@@ -26,6 +26,9 @@ PyTorch's takes 1.31 ms for 16 groups with 8,192 rows in all by 5,120 x 8,192, a
 1.13 ms, which gives 707 and 979. Assumed equal on other devices. Transformer Engine's products on several streams reach
 509 and 399 TFLOP/s with 8 groups of 4,096 and 16 of 2,048 rows by 2,048 x 768 in version 2.2, which gives 650 and
 1,400, and 628 and 554 in version 2.7, which gives 140 and 430 (NVIDIA/TransformerEngine, pull request 2045)."""
+_LAST_TILE = 0.5
+"""Tiles that a group has beyond its whole ones: the last is empty in half on average where tokens choose their experts
+independently. The 16 groups of that pull request have 4 tiles of 128 rows on average, and 72 and 71 in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,8 @@ class Shape:
     """`count` equal products of `rows` x `inner` by `inner` x `columns` elements.
 
     Operands of `interleaved` ones lie next to each other in the rows of one tensor, as attention's heads do. The rows
-    of one tensor are divided among `grouped` ones at run time, as tokens are among experts.
+    of one tensor are divided among `grouped` ones at run time, as tokens are among experts, so that `rows` are a mean.
+    With `equal_rows` all groups have that many, as the gradients of their weights do.
     """
 
     rows: float
@@ -59,12 +63,13 @@ class Shape:
     count: float = 1.0
     interleaved: bool = False
     grouped: bool = False
+    equal_rows: bool = False
 
     def backward(self) -> tuple["Shape", "Shape"]:
         """Return the products of the backward pass: the gradients of both factors."""
         return (
             replace(self, columns=self.inner, inner=self.columns),
-            replace(self, rows=self.inner, inner=self.rows),
+            replace(self, rows=self.inner, inner=self.rows, equal_rows=True),
         )
 
 
@@ -80,7 +85,7 @@ def product_seconds(shape: Shape, tiling: Tiling, flops_per_second: float) -> fl
     best_s = float("inf")
     for rows, columns in (*_WIDE, _NARROW):
         share = tiling.narrow_share if (rows, columns) == _NARROW else 1.0
-        tiles = shape.count * ceil(shape.rows / rows) * ceil(shape.columns / columns)
+        tiles = shape.count * tile_rows(shape, rows) * ceil(shape.columns / columns)
         for parts in _PARTS:
             if parts > 1 and shape.inner < parts * _LEAST_INNER:
                 break
@@ -88,3 +93,10 @@ def product_seconds(shape: Shape, tiling: Tiling, flops_per_second: float) -> fl
             wave_flops = 2 * rows * columns * (shape.inner / parts + fill)
             best_s = min(best_s, waves * wave_flops / (tile_flops_per_second * share))
     return best_s
+
+
+def tile_rows(shape: Shape, rows: int) -> float:
+    """Return how many tiles of so many `rows` cover those of a product, on average over groups of random sizes."""
+    if shape.grouped and not shape.equal_rows:
+        return shape.rows / rows + _LAST_TILE
+    return ceil(shape.rows / rows)
