@@ -144,6 +144,22 @@ def test_tokens_of_experts_are_copied_before_and_after_their_products(padded, co
         )
 
 
+def test_a_token_is_copied_for_each_expert_before_it_is_sent_and_summed_afterwards():
+    """DeepEP and HybridEP read the tokens themselves, and sum what they receive."""
+    for shared_ffn in (0, 512):
+        layer = moe(**QWEN3_30B, shared_ffn=shared_ffn).blocks[1][1]
+        router, combine = (op for op in layer.operators() if op.permuted_elements)
+        tokens, copies = 4096 * 2048, 9 * 4096 * 2048
+        for op, own, own_backward in ((router, tokens, 5 * tokens), (combine, 3 * tokens * (shared_ffn > 0), 0)):
+            direct = op.without_permutation()
+            for each, more in ((op, copies), (direct, 0)):
+                assert each.moved_elements == own + more
+                assert each.backward_moves_ratio is not None
+                assert each.moved_elements * each.backward_moves_ratio == pytest.approx(own_backward + more)
+            assert direct.permuted_elements == 0
+            assert direct.weights == op.weights
+
+
 def test_the_gate_of_experts_moves_what_that_of_a_dense_layer_does():
     """Three elements a feature in forward; five in backward, which writes the gradients of both inputs."""
     gate = next(op for op in moe(**QWEN3_30B).operators() if op.name == "expert_gate")

@@ -27,6 +27,8 @@ CSC = "csc"
 HIERARCHICAL = "hierarchical"
 DEEPEP = "deepep"
 HYBRIDEP = "hybridep"
+ONCE = (DEEPEP, HYBRIDEP)
+"""Algorithms that send a token once to each node, and forward it once to each rank there."""
 
 _HALVES = (ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL)
 

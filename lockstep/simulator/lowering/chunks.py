@@ -108,6 +108,7 @@ def compile_chunks(
     exchange_multiprocessors: int | None = None,
     context: ContextParallelism | None = None,
     zero_copy: bool = False,
+    sends_once: bool = False,
 ) -> list[Chunk]:
     """Return the chunks of the model in the order of the data flow, for a micro-batch of `samples` over a whole mesh.
 
@@ -117,7 +118,7 @@ def compile_chunks(
     with `late_tensor_sums`, reduce-scatters add their parts when all have arrived. With `accumulates` and
     `overlap_experts`, tokens of experts are exchanged while another micro-batch computes on the multiprocessors that
     the exchange leaves. With `zero_copy`, sharded weights are gathered into and gradients scattered from the buffers in
-    which they are used.
+    which they are used. With `sends_once`, tokens are sent without a copy for each of their experts.
 
     Raises
     ------
@@ -159,6 +160,7 @@ def compile_chunks(
                 accumulates=accumulates,
                 context=context,
                 zero_copy=zero_copy,
+                sends_once=sends_once,
             )
             if overlap_tensor:
                 summing = device if late_tensor_sums else None
@@ -221,6 +223,7 @@ def _block(
     accumulates: bool,
     context: ContextParallelism | None,
     zero_copy: bool,
+    sends_once: bool,
 ) -> Part:
     part = Part(output=arriving)
     gathered_bytes = 0.0  # of the whole block, which is gathered as one unit
@@ -230,7 +233,15 @@ def _block(
         run, unit = Part(output=part.output), []
         for op, words in neighbours:
             placed = place_operator(
-                op, words, run.output, mesh, device, samples=samples, precision=precision, context=context
+                op,
+                words,
+                run.output,
+                mesh,
+                device,
+                samples=samples,
+                precision=precision,
+                context=context,
+                sends_once=sends_once,
             )
             weights = placed.weights * (alone or not op.shared_weights)
             own = _operator(placed, weights, mesh, precision, device, accumulates=accumulates, zero_copy=zero_copy)

@@ -16,6 +16,7 @@ from lockstep.simulator.hardware.collectives import (
     DIRECT,
     HIERARCHICAL,
     HYBRIDEP,
+    ONCE,
     RING,
     Link,
     collective_cost,
@@ -27,8 +28,6 @@ _Row = tuple[int, int, int, int, int]
 """A use of links: their class, level, members below, those beyond, and way."""
 _ON_A_LINK = {HIERARCHICAL: RING, DEEPEP: DIRECT, HYBRIDEP: DIRECT}
 """What algorithms of several levels are on the links of one."""
-_ONCE = (DEEPEP, HYBRIDEP)
-"""Algorithms that send a token once to each node, and forward it once to each rank there."""
 _HYBRIDEP_START_S, _HYBRIDEP_START_ACROSS_S = 0.055e-3, 0.33e-3
 """What an exchange of HybridEP takes besides its bytes, within a node and between nodes: the middle of what its kernels
 take longer than their bytes need on B200 and GB200, and on 16 to 64 H100 with 8 or 16 multiprocessors
@@ -145,7 +144,7 @@ class LinkModel:
         level = levels[max((row[1] for row in rows), default=0)]
         loads = [cost.ratio * (members * beyond / (n - 1) if spread else 1.0) for _, _, members, beyond, _ in rows]
         start_s = 0.0
-        if algorithm in _ONCE and rows:
+        if algorithm in ONCE and rows:
             own = max((members for _, height, members, _, _ in rows if height == 1), default=n)
             loads = [
                 load * self._once(n / own) if row[1] else self._once(n) * (1 - 1 / own)

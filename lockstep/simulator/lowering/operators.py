@@ -78,14 +78,19 @@ def place_operator(
     samples: float,
     precision: Precision,
     context: ContextParallelism | None = None,
+    sends_once: bool = False,
 ) -> PlacedOperator:
     """Return `op` with the tree's statements, for its input tensor and the micro-batch's `samples` on the mesh.
+
+    With `sends_once`, tokens are not copied for each of their experts before they are sent.
 
     Raises
     ------
     ConfigError
         A dimension is split into more parts than its size, or not evenly.
     """
+    if sends_once and op.permuted_elements:
+        op = op.without_permutation()
     split = _splits(op, stated, arriving.placement, mesh)
     parts = {dim: _parts(op, dim, split, mesh, samples) for dim in set(split.values())}
     before: list[Transfer] = []

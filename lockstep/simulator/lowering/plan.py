@@ -12,6 +12,7 @@ import numpy as np
 
 from lockstep.contracts.errors import ConfigError
 from lockstep.simulator.hardware.cluster import Cluster, Device
+from lockstep.simulator.hardware.collectives import ALL_TO_ALL, ONCE
 from lockstep.simulator.lowering.chunks import Chunk, compile_chunks
 from lockstep.simulator.lowering.context import ContextParallelism
 from lockstep.simulator.lowering.graph import Boundary
@@ -156,6 +157,7 @@ def _compiled(inputs: _PlanInputs) -> Plan:
         exchange_multiprocessors=inputs.exchange_multiprocessors,
         context=inputs.context,
         zero_copy=inputs.zero_copy,
+        sends_once=dict(inputs.algorithms).get(ALL_TO_ALL) in ONCE,
     )
     stages = _stages(chunks, inputs.cluster)
     group_topology = GroupTopology(inputs.cluster, dict(inputs.algorithms), stages, routing=inputs.tree.model.routing)

@@ -18,6 +18,11 @@ _PADDING_MOVES = 2.0
 copied to that size and back (Megatron-LM's TEGroupedMLP, `quantization_padding`), and so are their gradients."""
 
 
+_ROUTER_BACKWARD_MOVES = 5.0
+"""The router's product reads its input for the weights' gradient and writes the input's, to which that of the experts
+is added."""
+_ADDED_MOVES = 3.0
+"""The sum of shared and routed experts; their gradients are that of the sum."""
 _ROUTER_LAUNCHES = 3.0
 """The router's product, the top of its scores, and the auxiliary loss, each in one kernel or a few with Megatron-LM's
 `--moe-router-fusion` (`TopKRouter`); in a CUDA graph (`moe_router` of `--cuda-graph-scope`) they cost the host nothing.
@@ -68,11 +73,13 @@ def mixture(
     fourth dimension, the expert. Their outputs are added without being kept: the router's weights are multiplied with
     the features between both products (Megatron-Core, `weighted_bias_swiglu_impl`) or with the experts' input
     (torchtitan, `score_before_experts`), and these are kept anyway. `padded_tokens` are copied to the sizes that FP8
-    products need, and back. The host does not issue the kernels of a `graphed_router`.
+    products need, and back. A token is copied for each of its experts before it is sent (not with DeepEP). The host
+    does not issue the kernels of a `graphed_router`.
     """
     if shared_ffn:
         yield from gated(s, h, shared_ffn, width=width, prefix="shared_")
     routed = ("b", "s", "_", "x")
+    permuted = (1 + chosen) * s * h  # a token is read and written for each of its experts, in backward the reverse
     # With shared experts, their operators already store the router's input; their output is added in the combination.
     kept, added = (0.0, 1.0) if shared_ffn else (1.0, 0.0)
     yield Operator(
@@ -82,7 +89,9 @@ def mixture(
         writes=routed,
         output_elements=chosen * s * h,
         flops=2 * s * h * experts,
-        moved_elements=(1 + chosen) * s * h,
+        moved_elements=s * h + permuted,
+        backward_moves_ratio=(_ROUTER_BACKWARD_MOVES * s * h + permuted) / (s * h + permuted),
+        permuted_elements=permuted,
         weights=h * experts,
         stored_input_bytes=width * s * h * kept,
         launches=1 + _ROUTER_LAUNCHES * (not graphed_router),
@@ -103,14 +112,17 @@ def mixture(
         kept_input_share=KEPT_EVERY_SECOND,
     )
     yield _expert("expert2", s, ffn, h, copied=copied, copies=copies, experts=experts, chosen=chosen, width=width)
+    summed = _ADDED_MOVES * added * s * h
     yield Operator(
         name="combine",
         dims={"s": s},
         reads=(OperatorInput(routed),),
         writes=("b", "s", "_"),
         output_elements=s * h,
-        moved_elements=(1 + chosen + added) * s * h,
+        moved_elements=summed + permuted,
         backward_ratio=1.0,
+        backward_moves_ratio=permuted / (summed + permuted),
+        permuted_elements=permuted,
     )
 
 

@@ -5,7 +5,7 @@ An operator's figures are those of one sample without any split. Its dimensions 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
@@ -74,12 +74,12 @@ class Operator:
     operator. `products` are the matrix products that the FLOPs consist of, empty if unknown. `separate_share` and
     `separate_backward_share` are the parts of the moved elements that separate kernels move before or after the
     products; `launches` counts kernels in forward, `backward_launches` in backward, `backward_ratio` times as many if
-    None. The products of a `narrow` operator may have factors in a narrower format than
-    the activations. A `fused_attention` computes only `executed_share` of the FLOPs, half with a causal mask;
-    `key_sharers` query heads share one key and value head; `routing` is how tokens reach their experts. `stored_*` are
-    the bytes kept for backward, of the input tensor and of the operator's own results; `workspace_bytes` exist only
-    while it runs. `selective` operators are computed again by selective recomputation; `kept_input_share` is the part
-    of the input that recomputation per operator keeps.
+    None. The products of a `narrow` operator may have factors in a narrower format than the activations. A
+    `fused_attention` computes only `executed_share` of the FLOPs, half with a causal mask; `key_sharers` query heads
+    share one key and value head; `routing` is how tokens reach their experts, for which `permuted_elements` of those
+    that each pass moves are copied. `stored_*` are the bytes kept for backward, of the input tensor and of the
+    operator's own results; `workspace_bytes` exist only while it runs. `selective` operators are computed again by
+    selective recomputation; `kept_input_share` is the part of the input that recomputation per operator keeps.
     """
 
     name: str
@@ -105,10 +105,23 @@ class Operator:
     separate_backward_share: float = 0.0
     launches: float = 1.0
     backward_launches: float | None = None
+    permuted_elements: float = 0.0
     fused_attention: bool = False
     executed_share: float = 1.0
     key_sharers: float = 1.0
     routing: Routing | None = None
+
+    def without_permutation(self) -> "Operator":
+        """Return the operator where tokens need no copy for each expert before they are sent."""
+        ratio = self.backward_ratio if self.backward_moves_ratio is None else self.backward_moves_ratio
+        moved = self.moved_elements - self.permuted_elements
+        backward = self.moved_elements * ratio - self.permuted_elements
+        return replace(
+            self,
+            moved_elements=moved,
+            backward_moves_ratio=backward / moved if moved else 0.0,
+            permuted_elements=0.0,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

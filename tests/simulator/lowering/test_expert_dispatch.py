@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lockstep.simulator.hardware.clusters import dgx_b200, dgx_h100
+from lockstep.simulator.hardware.clusters import H100, dgx_b200, dgx_h100
 from lockstep.simulator.hardware.collectives import ALL_TO_ALL, DEEPEP, DIRECT, HYBRIDEP
+from lockstep.simulator.lowering.chunks import compile_chunks
+from lockstep.simulator.lowering.segments import work_seconds
 from lockstep.simulator.models.model import Precision, Routing
 from lockstep.simulator.models.transformers import gpt, moe
 from lockstep.simulator.simulate import Options, simulate
@@ -103,6 +105,22 @@ def test_exchanges_of_hybridep_take_as_long_as_its_kernels(device, least):
     assert len(rows) >= least
     assert np.abs(errors).mean() <= 0.045
     assert np.abs(errors).max() <= 0.16
+
+
+def test_tokens_that_are_sent_once_are_not_copied_for_each_expert_before():
+    """Nine elements of 2,048 features a token in the router and as many in the sum, in forward and in backward."""
+    tree = preset(moe(**SIZES, ffn=1024, experts=64, chosen=8), Degrees(dp=RANKS, ep=RANKS), Schedule(micro_batches=1))
+    device = replace(H100, launch_s=0.0)
+    plain, once = (
+        sum(
+            work_seconds(way)
+            for chunk in compile_chunks(tree, device, samples=RANKS, sends_once=sends_once)
+            for way in (chunk.part.forward, chunk.part.backward)
+        )
+        for sends_once in (False, True)
+    )
+    copies = SIZES["layers"] * 2 * 2 * 9 * SIZES["sequence"] * SIZES["hidden"]
+    assert plain - once == pytest.approx(device.memory_seconds(2.0 * copies), rel=0.03)
 
 
 def test_other_models_do_not_change():
