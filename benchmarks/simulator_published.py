@@ -29,7 +29,7 @@ from lockstep.simulator.models.transformers import gpt, llama, moe
 from lockstep.simulator.simulate import Options
 from lockstep.simulator.strategy.preset import Degrees, preset
 from lockstep.simulator.strategy.schedule import Schedule
-from lockstep.simulator.strategy.tree import StrategyTree
+from lockstep.simulator.strategy.tree import FULL, StrategyTree
 
 RUNS = Path("published_runs.csv")
 TABLES = Path("framework_tables.csv")
@@ -51,6 +51,8 @@ _COLUMNS = (
     *("global_batch", "recompute", *_MEASURED),
 )
 _OWN_STAGE_LAYERS = "embedding and head are layers of their own"
+_RECOMPUTED_NOTE, _RECOMPUTED = "recomputes norms and activations", ("norm1", "norm2", "expert_gate")
+"""`--recompute-modules moe_act layernorm`, "norm, act" in the source's table."""
 _SIZES = re.compile(r"(?P<before>\d+) (?P<what>kv heads|experts|chosen)|(?P<name>ffn|head dim|ep) (?P<after>\d+)")
 """Sizes in the column `model` that no column of their own holds."""
 _UNGATED = "no gate"
@@ -155,6 +157,10 @@ def _read(row: Row) -> Run:
         micro_batch = batch // degrees.dp // degrees.pp
     schedule = Schedule(micro_batches=batch // degrees.dp // micro_batch)
     tree = preset(model, degrees, schedule)
+    if _RECOMPUTED_NOTE in row["note"]:
+        for leaf in tree.root.find("*"):
+            if leaf.name in _RECOMPUTED:
+                leaf.recompute(FULL)
     if framework.fills_stages:
         _fill_stages(tree, degrees, ends=_OWN_STAGE_LAYERS in row["note"])
     device = next(name for name in NODES if name in row["device"])

@@ -6,7 +6,9 @@ import pytest
 
 from lockstep.cli.main import main
 from lockstep.simulator.lowering.program import DDP_BUCKET_BYTES
+from lockstep.simulator.models.model import Operator
 from lockstep.simulator.spec import load_spec
+from lockstep.simulator.strategy.tree import resolve
 
 LLAMA_8B = {
     "model_type": "llama",
@@ -229,6 +231,22 @@ def test_the_router_is_in_a_cuda_graph_and_exchanges_have_multiprocessors_as_sta
     stated = ("", f"{flex} deepep", f"{flex} hybridep", f"{flex} hybridep --moe-hybridep-num-sms 32")
     jobs = [specify({"megatron": f"{experts} {flags}"}, "--ranks", "128") for flags in stated]
     assert [job.options.exchange_multiprocessors for job in jobs] == [None, 20, 16, 32]
+
+
+@pytest.mark.parametrize(
+    ("modules", "core", "names"),
+    [
+        ("", True, set()),
+        ("--recompute-modules core_attn", True, set()),
+        ("--recompute-modules moe_act layernorm", False, {"norm1", "norm2", "expert_gate"}),
+        ("--recompute-modules core_attn layernorm", True, {"norm1", "norm2"}),
+    ],
+)
+def test_modules_that_are_recomputed_are_operators_of_the_layers(specify, modules, core, names):
+    job = specify({"megatron": f"{MIXTURE} --recompute-granularity selective {modules}"}, "--ranks", "64")
+    leaves = [leaf for leaf in job.tree().root.find("*") if isinstance(leaf.module, Operator)]
+    assert {leaf.name for leaf in leaves if resolve(leaf).recomputation == "full"} == names
+    assert (job.degrees.recompute == "selective") == core
 
 
 def test_queries_and_keys_are_normalized_where_the_model_states_it(specify):
@@ -554,7 +572,10 @@ def test_a_micro_batch_that_deepspeed_computes(specify):
         ({"hugging-face": "[1]"}, "expected an object"),
         ({"megatron": MIXTURE.replace("[0]*1+[1]*15", "[1]*15+[0]*1")}, "--moe-layer-freq"),
         ({"megatron": MIXTURE + "--context-parallel-size 2 --cp-comm-type a2a"}, "--cp-comm-type"),
-        ({"megatron": MIXTURE + "--recompute-modules core_attn moe_act"}, "--recompute-modules"),
+        (
+            {"megatron": MIXTURE + "--recompute-granularity selective --recompute-modules core_attn mlp"},
+            "--recompute-modules",
+        ),
         ({"megatron": MEGATRON.replace("12288", "wide")}, "--hidden-size"),
         ({"torchtitan": TORCHTITAN.replace("8B", "8X")}, "llama3 8X"),
         ({"torchtitan": TORCHTITAN.replace('"op"', '"half"')}, "activation_checkpoint"),

@@ -31,6 +31,9 @@ _NO_GPT = ("--multi-latent-attention", "--group-query-attention", "--qk-layernor
 """What the simulator's GPT has not; without a gate such a model is a Llama without one."""
 _MULTIPROCESSORS = {DEEPEP: ("--moe-deepep-num-sms", 20), HYBRIDEP: ("--moe-hybridep-num-sms", 16)}
 """Options that state the multiprocessors of an exchange, and their defaults (TransformerConfig)."""
+_CORE = "core_attn"
+_MODULES = {"layernorm": ("norm1", "norm2"), "moe_act": ("expert_gate",)}
+"""Operators of a layer by the modules of `--recompute-modules`."""
 _ROUTER_PADDING = ("--moe-router-padding-for-fp8", "--moe-router-padding-for-quantization")
 _NO_DROPOUT = ("0", "0.0")
 _EXCHANGES = {"p2p": "ring", "all_gather": "gather"}
@@ -166,10 +169,9 @@ def _chunks(given: Mapping[str, str], pp: int) -> int:
 
 def _recompute(given: Mapping[str, str], pp: int) -> dict[str, Any]:
     """Return what is recomputed; with the method `block` the first layers of each chunk are, others keep all."""
-    if "--recompute-modules" in given and given["--recompute-modules"] != "core_attn":
-        got = given["--recompute-modules"]
-        raise ConfigError(f"--recompute-modules of {_WHERE}: got {got!r:.100}, expected core_attn alone")
     what = "selective" if "--recompute-activations" in given else given.get("--recompute-granularity", "none")
+    if what == "selective":
+        return _recompute_modules(given.get("--recompute-modules", _CORE).split())
     if what != "full" or given.get("--recompute-method") != "block":
         return {"recompute": what}
     layers, chunks = _number(given, "--num-layers"), pp * _chunks(given, pp)
@@ -177,6 +179,17 @@ def _recompute(given: Mapping[str, str], pp: int) -> dict[str, Any]:
     bounds = [layers * chunk // chunks for chunk in range(chunks + 1)]
     chosen = [index for first, end in pairwise(bounds) for index in range(first, min(first + count, end))]
     return {"overrides": [{"node": f"layer{index}", "recompute": "full"} for index in chosen]}
+
+
+def _recompute_modules(modules: Sequence[str]) -> dict[str, Any]:
+    """Return what selective recomputation of these modules repeats: the core of attention, and single operators."""
+    known = (_CORE, *_MODULES)
+    unknown = next((name for name in modules if name not in known), None)
+    if unknown is not None:
+        raise ConfigError(f"--recompute-modules of {_WHERE}: got {unknown!r:.100}, expected some of {', '.join(known)}")
+    chosen = [{"node": f"layer*.{node}", "recompute": "full"} for name in modules for node in _MODULES.get(name, ())]
+    found: dict[str, Any] = {"recompute": "selective" if _CORE in modules else "none"}
+    return found | ({"overrides": chosen} if chosen else {})
 
 
 def _model(given: Mapping[str, str]) -> dict[str, Any]:
