@@ -124,7 +124,7 @@ class Detector:
             compute_R, parts = row.components["compute"], partial(single_parts, row)
             work_R = self._work_figure.of_step(row)
             self._slow_rank.step(row.self_seconds, row.step, compute_R=compute_R, work_R=work_R, parts=parts)
-            self._fluctuation.step(self._sample(row, work_R, step_seconds), row.step)
+            self._fluctuation.step(self._sample(work_R, step_seconds), row.step)
             self._links.step(row, row.step, is_new_work=self._fluctuation.has_new_work)
             self._unsynchronised_gc.step(row.components["gc"], step_seconds, row.step, full_R=row.full_collections)
             self._learn(row, step_seconds)
@@ -175,17 +175,13 @@ class Detector:
         ):
             self._rank_anomalies.learn(row, policy.cause)
 
-    def _sample(self, row: "StepRow", work_R: "NDArray[np.floating]", step_seconds: float) -> RunSample:  # noqa: N803
-        """Return what the run's own history is compared with: the step time, and the parts that others explain.
-
-        Those are the part that only work explains, and the part for which all wait for ranks that stall.
-        """
+    def _sample(self, work_R: "NDArray[np.floating]", step_seconds: float) -> RunSample:  # noqa: N803
+        """Return what the run's own history is compared with: the step time, and the part that only work explains."""
         test = self._slow_rank
         tokens = 0.0 if test.shift_R is None else float(np.maximum.reduce(test.shift_R))
         return RunSample(
             step_seconds=step_seconds,
             imbalance_seconds=test.imbalance_seconds + max(tokens, 0.0),
-            stalled_seconds=_stalled_seconds(row.self_seconds, list(test.far)),
             work=mean_of(work_R[:: 1 + len(work_R) // _SAMPLE_RANKS]),
             is_held_back=any(each.acts and each.kind in (SLOW_RANK, SLOW_LINK) for each in self._anomalies),
         )
@@ -278,16 +274,6 @@ class Detector:
 
 def _known(values: "NDArray[np.floating]") -> "NDArray[np.floating]":
     return values[~np.isnan(values)] if has_nan(values) else values
-
-
-def _stalled_seconds(own_R: "NDArray[np.floating]", far: "Sequence[int]") -> float:  # noqa: N803
-    """Return by how much the longest own work of ranks far beyond noise exceeds that of all others, seconds."""
-    if not far:
-        return 0.0
-    others_R = own_R.copy()
-    others_R[far] = np.nan
-    more = float(np.fmax.reduce(own_R[far]) - np.fmax.reduce(others_R))
-    return more if more > 0 else 0.0  # NaN if no other rank is known
 
 
 def _blind(row: "StepRow") -> int:

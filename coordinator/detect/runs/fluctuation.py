@@ -2,9 +2,8 @@
 
 Pure, with a few additions per step whatever the number of ranks. Only undisturbed steps may be given: the duration of
 flagged checkpoints, evaluations, warm-up and captures shows nothing. The evaluated quantity is the logarithm of the
-step time, without what ranks that stall (`stalled_seconds`) and the step's longest batch (`imbalance_seconds`) add to
-it, and without what the run's work explains (`run_work.py`), relative to a level that follows improvements at once and
-slowdowns hardly.
+step time, without what the step's longest batch adds to it (`imbalance_seconds`) and without what the run's work
+explains (`run_work.py`), relative to a level that follows improvements at once and slowdowns hardly.
 
 A clipped sum shows that a slowdown lasts, the mean of its steps that it matters; the noise of a mean depends on the
 autocorrelation of the series (`run_noise.py`). One or two very long steps are a pause (an unflagged checkpoint) and are
@@ -53,14 +52,12 @@ _SUM_MAX_FACTOR = 3.0  # times the alarm's: an unbounded sum would not return to
 class RunSample:
     """One step of a run: its seconds, those that only the longest batch explains (0 if unknown), and its mean work.
 
-    `stalled_seconds` are those for which all wait for single ranks that stall: they show nothing of the job. `work` is
-    the mean over ranks of the record's work figure or tokens, NaN if no rank reports one. `is_held_back`: a known slow
-    rank or link makes the step longer.
+    `work` is the mean over ranks of the record's work figure or tokens, NaN if no rank reports one. `is_held_back`: a
+    known slow rank or link makes the step longer.
     """
 
     step_seconds: float
     imbalance_seconds: float = 0.0
-    stalled_seconds: float = 0.0
     work: float = math.nan
     is_held_back: bool = False
 
@@ -108,12 +105,11 @@ class FluctuationTest(Learner):
         self._raw.append(sample.step_seconds)
         self._evaluated_steps += 1
         self._is_held_back = sample.is_held_back
-        seconds = sample.step_seconds - min(sample.stalled_seconds, (1 - _NET_SHARE_MIN) * sample.step_seconds)
-        imbalance = min(max(sample.imbalance_seconds, 0.0), (1 - _NET_SHARE_MIN) * seconds)
+        imbalance = min(max(sample.imbalance_seconds, 0.0), (1 - _NET_SHARE_MIN) * sample.step_seconds)
         self._imbalance_seconds += (imbalance - self._imbalance_seconds) / min(self._evaluated_steps, _LONG)
-        if not seconds - imbalance > 0:
+        if not sample.step_seconds - imbalance > 0:
             return
-        value = math.log(seconds - imbalance)
+        value = math.log(sample.step_seconds - imbalance)
         value -= self._work.add(sample.work, value, self.policy)
         if math.isnan(self._level):
             self._begin(value)

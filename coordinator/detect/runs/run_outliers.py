@@ -1,8 +1,8 @@
 """Steps far longer than noise explains: how common they are in a run, and how many in a row exceed chance.
 
-Pure. Some jobs stall in every tenth step without a rank whose own work shows it. Checkpoints recur at an interval, but
-hardly ever in two consecutive steps. Both rates are learnt, so that neither is mistaken for a slowdown, while three
-long steps are one in a job that has none.
+Pure. In a job of thousands of ranks some rank stalls in every tenth step. Checkpoints recur at an interval, but hardly
+ever in two consecutive steps. Both rates are learnt, so that neither is mistaken for a slowdown, while three long steps
+are one in a job that has none.
 """
 
 import math

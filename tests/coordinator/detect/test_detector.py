@@ -194,16 +194,19 @@ def test_a_fault_on_every_rank_is_the_runs():
     assert named(step_results) == set()
 
 
-@pytest.mark.parametrize("every", [2, 3, 5, 10])
-def test_a_slower_job_is_found_as_soon_where_single_ranks_stall(every):
-    """A stalled step is as long as its rank is late, and shows nothing of the others."""
-    scenario = Scenario(degrees="dp=32", steps=160).with_fault("compute", *range(32), seconds=0.025, begin=120)
-    without, _ = first_anomaly(evaluate_all(scenario), "fluctuation")
-    for step in range(0, 160, every):
-        scenario = scenario.with_fault(
-            "compute", 7 * step % 32, seconds=0.2 + 0.01 * (step % 9), begin=step, end=step + 1
-        )
-    assert first_anomaly(evaluate_all(scenario), "fluctuation")[0] == without
+@pytest.mark.parametrize(("ranks", "part", "seconds"), [(8, "data", 0.3), (32, "data", 0.3), (32, "compute", 0.2)])
+def test_steps_that_each_wait_for_another_rank_are_a_slower_job(ranks, part, seconds):
+    """Shared storage holds up one rank in each step: none of them is slow, the job is, and its cause is theirs."""
+    chance = np.random.default_rng(3)
+    scenario = Scenario(degrees=f"dp={ranks}", steps=150)
+    for step in range(120, 150):
+        rank = int(chance.integers(ranks))
+        scenario = scenario.with_fault(part, rank, seconds=seconds, begin=step, end=step + 1)
+    step_results = evaluate_all(scenario)
+    step, anomaly = first_anomaly(step_results, "fluctuation")
+    assert step <= 124
+    assert (anomaly.cause, anomaly.scope) == (part, "job")
+    assert named(step_results) == set()
 
 
 def test_one_strange_step_does_not_change_what_is_lost():
