@@ -16,8 +16,6 @@ written once per sort."""
 _PADDING_MOVES = 2.0
 """FP8 products need a multiple of 16 or 128 tokens for each expert. Where the dispatcher does not pad them, they are
 copied to that size and back (Megatron-LM's TEGroupedMLP, `quantization_padding`), and so are their gradients."""
-
-
 _ROUTER_BACKWARD_MOVES = 5.0
 """The router's product reads its input for the weights' gradient and writes the input's, to which that of the experts
 is added."""

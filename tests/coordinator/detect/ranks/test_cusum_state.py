@@ -63,11 +63,8 @@ def test_a_pool_that_is_not_warm_adds_no_score():
 def test_a_past_that_noise_leaves_open_spoils_no_change(uncounted):
     """A step that does not count, while nothing of the past is known, adds nothing to a change that is found later."""
     cusums = CusumState(NoiseGroups(np.zeros(1, dtype=np.intp)))
-    step = {"seen_N": None, "sigma_P": SIGMA_P[:1], "warm_P": None} | {
-        "most_P": MOST_P[:1],
-        "stall_ratio": STALL,
-        "policy": POLICY,
-    }
+    step = {"seen_N": None, "sigma_P": SIGMA_P[:1], "warm_P": None, "most_P": MOST_P[:1]}
+    step |= {"stall_ratio": STALL, "policy": POLICY}
     high = np.full(1, 0.5, dtype=np.float32)
     for more in ({}, uncounted):
         cusums.move(high, **step | more, static_of=lambda series: np.full(len(series), np.inf, dtype=np.float32))

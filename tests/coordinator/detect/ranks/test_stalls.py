@@ -76,6 +76,19 @@ def test_stalls_in_a_row_and_a_step_within_noise_never_alarm(after):
             assert not len(test.alarms), place
 
 
+@pytest.mark.parametrize("row", [(0.4, 0.4, 0.02, 0.03, 0.4), (0.4, 0.4, 0.01, 0.4), (0.4, 0.03, 0.4, 0.4)])
+def test_stalls_with_steps_within_noise_between_them_never_alarm(row):
+    for seed in range(3):
+        rng = np.random.default_rng(seed + 100)
+        values = rng.normal(0, 0.01, (80, 1024))
+        values[rng.random(values.shape) < 1e-3] += 0.4
+        values[60 : 60 + len(row), 7] = row
+        test = CusumTest([np.zeros(1024, dtype=np.intp)], ExcessPolicy())
+        for place, deviations in enumerate(values):
+            test.step(deviations, place)
+            assert 7 not in test.alarms.series_A, place
+
+
 def test_a_fault_among_stalls_is_found_once_it_has_lasted_longer_than_they_do():
     rng = np.random.default_rng(0)
     values = rng.normal(0, 0.004, (90, 1024))
