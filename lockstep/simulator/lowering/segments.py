@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from lockstep.simulator.hardware.cluster import Device
 from lockstep.simulator.hardware.collectives import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
@@ -147,30 +148,51 @@ def during_another_pass(
 ) -> tuple[list[Segment], list[Segment]]:
     """Return the passes of a block in which tokens of experts are exchanged while another micro-batch computes.
 
-    A block's forward pass of one micro-batch runs together with the backward pass of another. Each pass exchanges
-    tokens while the other computes, so the work of both is divided evenly among their exchanges (Megatron-Core,
-    "Combined 1F1B: Expert-Parallel All-to-All Overlap"). An exchange that has the `occupied` share of the device to
-    itself leaves the rest to the work: that takes as long as if this share of the exchange were not hidden, since
-    work W next to an exchange T ends after max(T, W + occupied x T).
+    A block's forward pass of one micro-batch runs together with the backward pass of another, and each waits for the
+    other after every exchange. An exchange of the backward pass hides the forward work that precedes the corresponding
+    one, an exchange of the forward pass the backward work that follows it (Megatron-LM's
+    `TransformerLayerSchedulePlan.run`: combine's backward next to attention's forward, both dispatches next to the
+    experts, combine's forward next to attention's backward). What precedes or follows all exchanges in the same pass is
+    not hidden, nor are exchanges that recomputation repeats. An exchange that has the `occupied` share of the device to
+    itself leaves the rest to the work: that takes as long as if this share of the exchange were not hidden, since work
+    W next to an exchange T ends after max(T, W + occupied x T).
     """
-    exchanges = sum(_is_exchange(each) for each in (*forward, *backward))
+    ahead, behind = _divided(forward), _divided(backward)
+    exchanges = len(ahead) - 1
     if not exchanges:
         return forward, backward
-    hides_s = work_seconds([*forward, *backward]) / exchanges
-    return list(_hiding(forward, hides_s, occupied)), list(_hiding(backward, hides_s, occupied))
+    before, own = behind[:-exchanges], behind[-exchanges:]
+    return (
+        list(_hiding([*_without_work(ahead[:-1]), *ahead[-1]], map(work_seconds, own), occupied)),
+        [*chain(*before), *_hiding(_without_work(own), map(work_seconds, ahead), occupied)],
+    )
 
 
 def _is_exchange(segment: Segment) -> bool:
     return isinstance(segment, Feature) and segment.transfer.kind == ALL_TO_ALL
 
 
-def _hiding(segments: list[Segment], hides_s: float, occupied: float) -> Iterator[Segment]:
+def _divided(segments: list[Segment]) -> list[list[Segment]]:
+    """Return what precedes all exchanges, then a part for each, which begins with it."""
+    parts: list[list[Segment]] = [[]]
+    for each in segments:
+        if _is_exchange(each):
+            parts.append([])
+        parts[-1].append(each)
+    return parts
+
+
+def _without_work(parts: Iterable[list[Segment]]) -> Iterator[Segment]:
+    return (each for each in chain(*parts) if not isinstance(each, Work))
+
+
+def _hiding(segments: Iterable[Segment], works_s: Iterator[float], occupied: float) -> Iterator[Segment]:
+    """Yield `segments` with each exchange in parallel to the next of `works_s`."""
     for each in segments:
         if not (isinstance(each, Feature) and _is_exchange(each)):
-            if not isinstance(each, Work):
-                yield each
+            yield each
             continue
-        for share, work_s in ((occupied, 0.0), (1 - occupied, hides_s)):
+        for share, work_s in ((occupied, 0.0), (1 - occupied, next(works_s))):
             if share or work_s:
                 part = replace(each.transfer, volume_bytes=each.transfer.volume_bytes * share)
                 yield Feature(part, work_s, latency_share=share)
