@@ -7,6 +7,8 @@ OVER = "finished|cancelled|crashed"
 GAP = "5m"
 """A coordinator that cannot be scraped for longer has its own alert, LockstepCoordinatorDown, which inhibits alerts
 that end because its series are missing."""
+_BACK = "30s"
+"""A coordinator that is back has connected and knows its runs within seconds; the next scrape shows it."""
 
 
 def by_run(operation: str, vector: str, site: Site) -> str:
@@ -61,6 +63,23 @@ def slower_than_history(site: Site, policy: AlertPolicy) -> str:
 def fires(name: str) -> str:
     """Return the series of a firing alert, as of the last evaluation."""
     return f'ALERTS{{alertname="{name}",alertstate="firing"}}'
+
+
+def unreachable(site: Site) -> str:
+    """Return 1 while no coordinator can be scraped or the only ones have just come back, else nothing.
+
+    A target that discovery has removed has no series of value 0: it counts while it was known recently, until
+    LockstepCoordinatorDown fires. A window without a scrape proves nothing against a coordinator that is up.
+    """
+    up = f'up{{job="{site.coordinator_job}"}}'
+    return f"""\
+count({last_known(up)}) > 0
+unless on ()
+(
+  {up} == 1
+  unless
+  min_over_time({up}[{_BACK}]) == 0
+)"""
 
 
 def last_step_age(site: Site) -> str:

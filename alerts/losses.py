@@ -5,7 +5,7 @@ texts look up who and why. While it fires, the tickets on causes and symptoms of
 """
 
 from alerts import links
-from alerts.expressions import by_run, fires, slower_than_history, unfinished
+from alerts.expressions import by_run, fires, slower_than_history, unfinished, unreachable
 from alerts.policy import AlertPolicy, Site
 from alerts.rule import Alert
 
@@ -40,19 +40,21 @@ def alert(site: Site, policy: AlertPolicy) -> Alert:
     limit = policy.page_devices_lost
     # Once it has paged, it lasts as long as a rank is slow: a loss around the limit is a single page.
     lasting = f"({by_suspects}) and on ({site.run_labels}) {fires(NAME)}"
+    # Nor does it end while no coordinator can be asked: an end that an inhibition keeps back is never sent.
+    unknown = f"{limit} * {by_run('count', f'{fires(NAME)} and on () ({unreachable(site)})', site)}"
     return Alert(
         name=NAME,
         severity="critical",
         expr=unfinished(
             f"{by_suspects} > {limit}\nor on ({site.run_labels})\n{by_history} > {limit}\n"
-            f"or on ({site.run_labels})\n{lasting}",
+            f"or on ({site.run_labels})\n{lasting}\nor on ({site.run_labels})\n{unknown}",
             site,
         ),
         for_seconds=policy.devices_lost_for_seconds,
         incidents=_INCIDENTS,
         dashboard=f"{{{{ with {_WORST} }}}}{{{{ with . | first }}}}{links.rank_dashboard(site, '.Labels.rank')}"
         f"{{{{ end }}}}{{{{ else }}}}{links.run_dashboard(site)}{{{{ end }}}}",
-        resolves="no rank of the run is slow and its steps are as before, or the run is over",
+        resolves="a coordinator knows that no rank is slow and steps are as before, or that the run is over",
         summary="A training run loses many devices to slowness.",
         headline="Run {{ $labels.run }} loses as much as {{ $value | humanize }} devices to slowness"
         f"{{{{ with {_WORST} }}}}{{{{ with . | first }}}}: rank {{{{ .Labels.rank }}}} on {{{{ .Labels.hostname }}}}, "

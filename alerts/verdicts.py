@@ -9,12 +9,9 @@ evaluation, and the tickets on a slow device end there before the page that inhi
 """
 
 from alerts import causes, follow_ups, losses, memory_alerts, stops, symptoms
+from alerts.expressions import unreachable
 from alerts.policy import AlertPolicy, Site
-from alerts.recording import LONG_WINDOW
 from alerts.rule import Alert, RuleGroup
-
-_BACK = "30s"
-"""A coordinator that is back has connected and knows its runs within seconds; the next scrape shows it."""
 
 
 def group(site: Site, policy: AlertPolicy) -> RuleGroup:
@@ -36,20 +33,10 @@ def group(site: Site, policy: AlertPolicy) -> RuleGroup:
 
 
 def _coordinator_unreachable(site: Site) -> Alert:
-    up = f'up{{job="{site.coordinator_job}"}}'
     return Alert(
         name="LockstepCoordinatorUnreachable",
         severity="none",
-        # A target that discovery has removed has no series of value 0: it counts while it was known recently, until
-        # LockstepCoordinatorDown fires. A window without a scrape proves nothing against a coordinator that is up.
-        expr=f"""
-count(last_over_time({up}[{LONG_WINDOW}])) > 0
-unless on ()
-(
-  {up} == 1
-  unless
-  min_over_time({up}[{_BACK}]) == 0
-)""",
+        expr=unreachable(site),
         for_seconds=0,
         resolves="a coordinator has been up for 30 s",
         summary="The verdicts on all runs are unknown now, or were half a minute ago.",

@@ -18,7 +18,7 @@ from tests.support import servers
 from tests.support.routes import to_webhook
 from tests.support.servers import WAIT_S, wait_until
 
-PAGE, TICKET = "LockstepDevicesLost", "LockstepRunSlow"
+PAGE, TICKET, CAUSE = "LockstepDevicesLost", "LockstepRunSlow", "LockstepSlowDeviceFound"
 SILENT, EXPLAINED = "LockstepCoordinatorUnreachable", "LockstepRunExplained"
 SEVERITIES = {alert.name: alert.severity for alert in rules.alerts()}
 SUSPECT = 'lockstep_suspect_slowdown_ratio{run="a",rank="3",hostname="n1",domain_kind="dp",cause="compute"}'
@@ -36,6 +36,16 @@ OUTAGE = {
     SUSPECT: "_x20 0.5x59 stale _x32 0.5x80",
     RANKS: "64x79 stale _x32 64x80",
 }
+# The same fault, repaired while the coordinator is gone: before it has a page of its own, and after that.
+REPAIRED_MEANWHILE = OUTAGE | {RECENT: "1.5x79 stale _x32 1x80", SUSPECT: "_x20 0.5x59 stale _x112"}
+# Scrapes that fail now and then; at the first of them the fault ends.
+SHAKY = {
+    UP: "1x60 0 1x9 0 1x9 0 1x60",
+    RECENT: "1.5x60 stale 1x9 stale 1x9 stale 1x60",
+    HEALTHY: "1x60 stale 1x9 stale 1x9 stale 1x60",
+    SUSPECT: "_x20 0.5x40 stale _x100",
+    RANKS: "64x60 stale 64x9 stale 64x9 stale 64x60",
+}
 # The same fault, repaired after 20 min.
 REPAIRED = {
     UP: "1x200",
@@ -52,21 +62,20 @@ def firing(*names):
 
 def sent_ticket(*silent):
     """Return when the ticket fires and nothing keeps it back."""
-    keeping = firing(PAGE, "LockstepSlowDeviceFound", *silent)
+    keeping = firing(PAGE, CAUSE, *silent)
     return f"{firing(TICKET)} unless on () {firing('LockstepCoordinatorDown')} unless on () {keeping}"
 
 
-def sent_end(*silent):
-    """Return when the page does not fire, and nothing keeps that back."""
-    return f"vector(1) unless on () {firing(PAGE)} unless on () {firing('LockstepCoordinatorDown', *silent)}"
+ENDED = f"vector(1) unless on () {firing(PAGE)}"
+"""When the page does not fire: nothing keeps its end back."""
 
 
 def times(condition, from_min, until_min, count):
     """Expect that `condition` holds at `count` evaluations between two minutes; more than 0 is at least so many."""
-    number = f"count_over_time(({condition})[{until_min - from_min}m:15s])"
+    number = f"count_over_time(({condition})[{(until_min - from_min) * 60:.0f}s:15s])"
     expected = [] if count == 0 else [{"labels": "{}", "value": 1}]
     expr = number if count == 0 else f"count({number} >= {count})"
-    return {"expr": expr, "eval_time": f"{until_min}m", "exp_samples": expected}
+    return {"expr": expr, "eval_time": f"{until_min * 60:.0f}s", "exp_samples": expected}
 
 
 def case(series, *checks):
@@ -79,12 +88,12 @@ def test_no_untrue_alert_is_sent(tmp_path):
     outage = case(
         OUTAGE,
         times(sent_ticket(SILENT, EXPLAINED), 0, 40, 0),
-        times(sent_end(SILENT), 6, 40, 0),
-        times(sent_ticket(), 0, 40, 20),  # from the death on for five minutes, until the coordinator's own page
-        times(sent_end(), 6, 40, 20),
+        times(ENDED, 6, 40, 0),
     )
+    meanwhile = case(REPAIRED_MEANWHILE, times(ENDED, 6, 28, 0), times(ENDED, 29, 40, 40))
+    shaky = case(SHAKY, times(ENDED, 6, 15.5, 0), times(ENDED, 16, 30, 55))
     repaired = case(REPAIRED, times(sent_ticket(SILENT, EXPLAINED), 0, 50, 0), times(sent_ticket(SILENT), 0, 50, 39))
-    done = run_promtool({"evaluation_interval": "15s", "tests": [outage, repaired]}, tmp_path)
+    done = run_promtool({"evaluation_interval": "15s", "tests": [outage, meanwhile, shaky, repaired]}, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -141,18 +150,28 @@ def alerting(tmp_path):
     [((SILENT,), ["firing"]), ((), ["firing", "resolved", "firing"])],
     ids=["kept back", "without"],
 )
-def test_a_page_outlives_the_restart_of_the_coordinator(alerting, silent, notified):
-    """The page ends and comes again with the coordinator, and its receiver is notified of neither, nor of the ticket."""
-    alerting.send(PAGE, TICKET)
-    wait_until(lambda: alerting.notified(PAGE) == ["firing"], WAIT_S, "the page")
+def test_a_ticket_outlives_the_restart_of_the_coordinator(alerting, silent, notified):
+    """The ticket ends and comes again with the coordinator, and its receiver is notified of neither."""
+    alerting.send(CAUSE, TICKET)
+    wait_until(lambda: alerting.notified(CAUSE) == ["firing"], WAIT_S, "the ticket")
     if silent:
         alerting.send(*silent)
-    alerting.send(PAGE, ended=True)
+    alerting.send(CAUSE, ended=True)
     alerting.notify_all_groups()
-    alerting.send(PAGE)
+    alerting.send(CAUSE)
     if silent:
         alerting.send(*silent, ended=True)
     alerting.notify_all_groups()
-    assert alerting.notified(PAGE) == notified
+    assert alerting.notified(CAUSE) == notified
     assert alerting.notified(TICKET) == ([] if silent else ["firing"])
     assert alerting.notified(SILENT) == []
+
+
+@pytest.mark.servers
+def test_the_end_of_a_page_is_sent_without_a_coordinator(alerting):
+    """It ends only once a coordinator knows that it is over, and another scrape that fails does not keep that back."""
+    alerting.send(PAGE)
+    wait_until(lambda: alerting.notified(PAGE) == ["firing"], WAIT_S, "the page")
+    alerting.send(SILENT)
+    alerting.send(PAGE, ended=True)
+    wait_until(lambda: alerting.notified(PAGE) == ["firing", "resolved"], WAIT_S, "its end")

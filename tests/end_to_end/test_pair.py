@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import threading
+import urllib.parse
 
 import pytest
 
@@ -26,9 +27,9 @@ from tests.support.alert_loop import (
     scrape_jobs,
 )
 from tests.support.policy_file import policy_file
-from tests.support.servers import WAIT_S, get_json, mosquitto, wait_until
+from tests.support.servers import LIVE_LIMIT_S, PATIENCE_S, WAIT_S, get_json, mosquitto, wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(LIVE_LIMIT_S)]
 REPLICA_DOWN, DOWN = "LockstepCoordinatorReplicaDown", "LockstepCoordinatorDown"
 C = "lockstep_coordinator"
 
@@ -88,7 +89,7 @@ class Pair:
         addresses = [coordinator.url for coordinator in self.coordinators.values()]
         exporters["http_sd_configs"] = [{"url": f"{url}/api/v1/targets", "refresh_interval": "1s"} for url in addresses]
         coordinators["static_configs"] = [{"targets": [url.removeprefix("http://") for url in addresses]}]
-        enter(servers.prometheus(folder, json.dumps(jobs)))
+        self._prometheus = enter(servers.prometheus(folder, json.dumps(jobs)))
         self.nodes = FakeNodes(roots, RUN, RANKS_PER_NODE)
         enter(self.nodes.stepping())
 
@@ -122,6 +123,17 @@ class Pair:
         alerts = get_json(f"{self._manager}/api/v2/alerts") or []
         return [alert for alert in alerts if alert["labels"]["alertname"] == name]
 
+    def down_in_vain(self):
+        """Return for how many seconds no coordinator was reported to answer though one had for the last ten.
+
+        On a machine with strangers it may be that neither answers within a second.
+        """
+        up = 'up{job="lockstep-coordinator"}[10s]'
+        answers = f"count(min_over_time({up}) == 1 and count_over_time({up}) > 5) > 0"
+        query = f'count_over_time((ALERTS{{alertname="{DOWN}",alertstate="firing"}} and on () ({answers}))[20m:1s])'
+        page = get_json(f"{self._prometheus}/api/v1/query?{urllib.parse.urlencode({'query': query})}")
+        return sum(int(series["value"][1]) for series in page["data"]["result"])
+
     def step(self, name):
         """Return the last step that a coordinator has evaluated."""
         return (self.coordinators[name].scrape() or {}).get(f'lockstep_run_step{{run="{RUN}"}}', -1)
@@ -131,13 +143,13 @@ def test_one_page_and_one_capture_while_either_is_killed(tmp_path):
     """The page neither doubles nor resolves; the survivor orders the capture with a higher term, then leads on."""
     with contextlib.ExitStack() as parts:
         pair = Pair(tmp_path, parts)
-        wait_until(lambda: min(pair.step("a"), pair.step("b")) > 60, 60, "a run that both evaluate")
+        wait_until(lambda: min(pair.step("a"), pair.step("b")) > 60, WAIT_S, "a run that both evaluate")
         leader = wait_until(pair.leader, WAIT_S, "one leader")
         survivor = "b" if leader == "a" else "a"
         assert [pair.value(name, f"{C}_peers") for name in "ab"] == [1, 1]
 
         pair.nodes.slow_rank = 2
-        page, *_ = wait_until(lambda: pair.notified(SLOW, "firing"), 60, "the page")
+        page, *_ = wait_until(lambda: pair.notified(SLOW, "firing"), WAIT_S, "the page")
         check_page(page, 2)
         wait_until(lambda: len(pair.incident_ids()) == 2 and all(pair.incident_ids()), WAIT_S, "the incident in both")
         first, second = pair.incident_ids()
@@ -148,23 +160,23 @@ def test_one_page_and_one_capture_while_either_is_killed(tmp_path):
         assert len({(request.node, request.request_id) for request in before}) == len(before)
 
         pair.coordinators[leader].kill()
-        wait_until(lambda: pair.leader() == survivor, 60, "the other one leads")
-        wait_until(lambda: pair.firing(REPLICA_DOWN), 60, "the warning about the one that is gone")
-        after = wait_until(lambda: pair.requests[len(before) :], 60, "the capture of the other one")
+        wait_until(lambda: pair.leader() == survivor, WAIT_S, "the other one leads")
+        wait_until(lambda: pair.firing(REPLICA_DOWN), WAIT_S, "the warning about the one that is gone")
+        after = wait_until(lambda: pair.requests[len(before) :], WAIT_S, "the capture of the other one")
         assert min(request.term for request in after) > before[0].term
         evaluated = pair.step(survivor)
-        wait_until(lambda: pair.step(survivor) > evaluated + 100, 60, "steps that one alone evaluates")
+        wait_until(lambda: pair.step(survivor) > evaluated + 100, WAIT_S, "steps that one alone evaluates")
         assert len(pair.firing(SLOW)) == 1
-        assert pair.notified(SLOW, "resolved") == pair.notified(DOWN, "firing") == []
+        assert pair.notified(SLOW, "resolved") == []
 
         pair.coordinators[leader].start()
         pair.coordinators[leader].wait_ready("/-/ready")
-        wait_until(lambda: pair.step(leader) >= pair.step(survivor) - 40 > evaluated, 60, "both evaluate again")
+        wait_until(lambda: pair.step(leader) >= pair.step(survivor) - 40 > evaluated, WAIT_S, "both evaluate again")
         assert pair.leader() == survivor
         assert len(pair.firing(SLOW)) == 1
         assert pair.notified(SLOW, "resolved") == []
 
         pair.nodes.slow_rank = None
-        wait_until(lambda: pair.notified(SLOW, "resolved"), 60, "the end of the page")
+        wait_until(lambda: pair.notified(SLOW, "resolved"), PATIENCE_S, "the end of the page")
         assert all(": rank 2 on " in alert["annotations"]["summary"] for alert in pair.notified(SLOW, "firing"))
-        assert pair.notified(DOWN, "firing") == []
+        assert pair.down_in_vain() == 0
