@@ -48,7 +48,8 @@ _HALF_BANDWIDTH = 1.0  # a transfer takes as long again
 _WINDOWS = Imbalance(window_steps=(45, 70, 95, 120, 145, 170), flops_known=True)
 _WINDOWS_APART = replace(_WINDOWS, window_steps=(30, 45, 110, 135, 160))  # of where faults begin
 _NOISY_JOB = Noise(common=0.07)
-_LATER = {"cause": "compute", "later_steps": 400}  # where the noise is known
+_AFTER = {"later_steps": 400}  # where the noise is known
+_LATER = {"cause": "compute", **_AFTER}
 _WIDE = Noise(spread=0.014)
 _HELD = 417.0  # of own work: three minutes
 _PARTS = ("data", "host", "forward", "backward", "optimizer")
@@ -139,6 +140,10 @@ FAULTS: dict[str, Make] = {
     **_named(whole_job, name="job 8 %, noise 3 %, later", ratio=0.08, noise=Noise(common=0.03), **_LATER),
     **_named(whole_job, name="job 12 %, noise 4 %, later", ratio=0.12, noise=Noise(common=0.04), **_LATER),
     **_named(whole_job, name="job 20 %, noise 7 %, later", ratio=0.20, noise=_NOISY_JOB, **_LATER),
+    **_named(
+        whole_job, name="data of all, 50 % in 1 of 4 steps, later", cause="data", ratio=0.5, share=1 / 4, **_AFTER
+    ),
+    **_named(whole_job, name="70 % in 1 of 3 steps, in turn, later", ratio=0.7, share=1 / 3, in_turn=True, **_LATER),
     **_named(whole_job, name="12 %, attention windows", cause="compute", ratio=0.12, imbalance=_WINDOWS_APART),
     **_named(whole_job, name="noise to 2 %", cause="compute", ratio=0, noise=Noise(later_step=0.02), wanted=""),
     **_named(whole_job, name="noise to 3 %", cause="compute", ratio=0, noise=Noise(later_step=0.03), wanted=""),

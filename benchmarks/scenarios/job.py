@@ -140,6 +140,8 @@ class Fault:
     off_steps: int = 0
     scatter_rate: float = 0.0  # asynchronous: each rank is hit on its own in this share of steps, not all at once
     every_steps: int = 0  # the same in one of so many steps, as many ranks in each
+    share: float = 0.0  # of the steps, in which all ranks are hit at once, ...
+    in_turn: bool = False  # ... or one in each
     jitters: bool = False  # each rank and step draws its own: the ratio times the size of a Gaussian
 
 

@@ -251,6 +251,9 @@ def _fault(fault: "Fault", shape: tuple[int, int], rng: np.random.Generator) -> 
         ratio *= rng.random(shape, dtype=np.float32) < fault.scatter_rate
     if fault.every_steps:
         ratio *= row[:, None] % fault.every_steps == rng.permutation(shape[1]) % fault.every_steps
+    if fault.share:
+        hit = rng.random((shape[0], 1)) < fault.share
+        ratio *= hit & (rng.integers(shape[1], size=hit.shape) == np.arange(shape[1])) if fault.in_turn else hit
     return ratio
 
 

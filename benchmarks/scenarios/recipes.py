@@ -146,6 +146,8 @@ def whole_job(
     ratio: float,
     scatter_rate: float = 0.0,
     every_steps: int = 0,
+    share: float = 0.0,
+    in_turn: bool = False,
     jitters: bool = False,
     from_start: bool = False,
     later_steps: int = 0,
@@ -164,10 +166,13 @@ def whole_job(
         begin=0 if from_start else _begin(rng) + later_steps,
         scatter_rate=scatter_rate,
         every_steps=every_steps,
+        share=share,
+        in_turn=in_turn,
         jitters=jitters,
     )
     noise = replace(noise, later_row=fault.begin)
-    return replace(scenario, steps=scenario.steps + later_steps, faults=(fault,), imbalance=imbalance, noise=noise)
+    steps = fault.begin + 220 if share else scenario.steps + later_steps
+    return replace(scenario, steps=steps, faults=(fault,), imbalance=imbalance, noise=noise)
 
 
 def healthy(

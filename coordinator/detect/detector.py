@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from coordinator.detect.anomalies import SLOW_LINK, SLOW_RANK, Anomaly, StepResult
+from coordinator.detect.anomalies import SLOW_LINK, SLOW_RANK, UNSYNCHRONISED_GC, Anomaly, StepResult
 from coordinator.detect.error_budget import ATTEMPT_STEPS
 from coordinator.detect.hangs.held_step import held_step
 from coordinator.detect.links.slow_link import SlowLinkTest
@@ -184,6 +184,7 @@ class Detector:
             imbalance_seconds=test.imbalance_seconds + max(tokens, 0.0),
             work=mean_of(work_R[:: 1 + len(work_R) // _SAMPLE_RANKS]),
             is_held_back=any(each.acts and each.kind in (SLOW_RANK, SLOW_LINK) for each in self._anomalies),
+            is_explained=any(each.kind in (SLOW_RANK, SLOW_LINK, UNSYNCHRONISED_GC) for each in self._anomalies),
         )
 
     def set_policy(self, policy: "Policy") -> None:
@@ -256,7 +257,7 @@ class Detector:
             found = [*without_unsynchronised_gc(found), unsynchronised_gc(self._unsynchronised_gc.found, collecting)]
         found += [slow_link(slow) for slow in self._links.found(step_seconds)]
         if self._fluctuation.fluctuating:
-            rows = list(self.recent_rows)[-policy.steps :]
+            rows = self._slower_rows()[-policy.steps :]
             before, now = self._rank_anomalies.before_and_now(rows)
             longest = self._rank_anomalies.longest_growth(rows)
             slower = slower_run(self._fluctuation, before, now, found, policy, longest_growth=longest)
@@ -264,6 +265,12 @@ class Detector:
         else:
             self._suspect_steps = 0
         return tuple(found)
+
+    def _slower_rows(self) -> "list[StepRow]":
+        """Return the recent rows that show why the run is slower: of one with single long steps, only these."""
+        rows, test = list(self.recent_rows), self._fluctuation
+        long = test.long_steps.onsets if test.is_intermittent else set()
+        return [row for row in rows if row.step in long] or rows
 
     def _has_suspect(self, slower: Anomaly) -> bool:
         """Whether a rank or link about to alarm explains a slower run, which holds its report for a few steps."""

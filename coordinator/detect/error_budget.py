@@ -22,10 +22,12 @@ SHARES = {
     "run_means": 0.08,
     "run_rows": 0.36,
     "run_residuals": 0.12,
+    "run_counts": 0.006,
     "hang": 0.02,
 }
 """Shares of the budget by test, larger where latency depends on it. `units` are ranks, replicas and stages; `run_*` are
-a slower run by means, by sequences of long steps and by the sum of residuals; `hang` is a late rank in a step log."""
+a slower run by means, by sequences of long steps, by the sum of residuals and by the number of single long steps;
+`hang` is a late rank in a step log."""
 ATTEMPT_STEPS = 10_000.0
 """Expected steps of an attempt before any attempt of the run has ended: a day of steps of 8 s."""
 _OVERSHOOT_SIGMAS = 1.166  # mean overshoot of a discrete-time sum over its limit (Siegmund 1985)

@@ -34,6 +34,12 @@ def slower_run(
     `longest_growth` is the growth of each part of the rank with most own work, seconds per step.
     """
     ratio, baseline = test.level_ratio, test.baseline_seconds or 0.0
+    taken = f"{_ms(baseline + test.excess_seconds)}, {ratio:+.0%} over the run's own {_ms(baseline)}"
+    share = {"share_of_steps": test.long_steps.share} if test.is_intermittent else {}
+    if share:
+        taken = (
+            f"on average {taken}, because a longer one begins here and there, in {test.long_steps.share:.0%} of them"
+        )
     few = [anomaly.excess_seconds for anomaly in co_occurring if anomaly.kind == SLOW_RANK]
     unsynchronised = [anomaly.excess_seconds for anomaly in co_occurring if anomaly.kind == UNSYNCHRONISED_GC]
     why = explain_run(
@@ -57,14 +63,16 @@ def slower_run(
         onset_step=test.onset_step,
         excess_ratio=ratio,
         excess_seconds=test.excess_seconds,
+        lost_seconds=test.lost_seconds,
         evidence=(
-            f"steps take {_ms(baseline + test.excess_seconds)}, {ratio:+.0%} over the run's own {_ms(baseline)}",
+            f"steps take {taken}",
             f"began at step {test.onset_step}",
             *why.evidence,
         ),
         numbers={
             "baseline_step_seconds": baseline,
             "excess_ratio": ratio,
+            **share,
             **{f"{name}_seconds": value for name, value in now.items()},
             **{f"usual_{name}_seconds": value for name, value in before.items()},
             **why.numbers,

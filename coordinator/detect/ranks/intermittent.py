@@ -9,7 +9,8 @@ reaches h at most once in exp(h) looks (Lorden 1971).
 
 The others are the ranks with at most half as many such steps: as with references, up to 70 % of the ranks may be at
 fault. The uncertainty of few ranks is covered by a gamma prior of the rate, in which a healthy host has one such step
-in 2,000, and one standard error is added to what they have.
+in 2,000, and one standard error is added to what they have. A rank must also differ from the others in the same steps:
+a fault of the job makes all ranks stall more often than before, some more than others by chance.
 
 A rank that is slow at regular intervals writes checkpoints or logs, which is no fault. Slow steps on such a schedule
 are no evidence, and are taken out of the sum once it is clear; what else the rank does counts as that of any other.
@@ -19,13 +20,14 @@ Shapes: C ranks with a count.
 
 import itertools
 import math
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coordinator.detect.error_budget import steps_between
+from coordinator.detect.schedule import on_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -47,12 +49,8 @@ _PEERS_MIN_SHARE = 0.3  # of the ranks, needed for a comparison
 _QUIET_STEPS = 128  # without a slow step end an alarm: if 1 in 20 is slow, 1 gap in 700 is as long by chance
 _KEPT = 12  # slow steps of a rank in which a schedule is looked for
 _EVENTS_MIN = 4  # slow steps before a rank is named
-_SCHEDULED_MIN = 5  # slow steps that make a schedule; fewer do if there are no others
-_PERIOD_MIN = 10  # steps: checkpoints are not written more often
-_PERIOD_JITTER = 0.05
-_MISSED_MAX = 2  # steps of a short schedule that may not have been slow, or not been evaluated
-_EXACT_SHARE = 0.8  # of the slow steps of a schedule of which any steps may be unknown
-_ANCHORS = 3  # last slow steps from which a schedule is followed back
+_APART = 3.0  # log likelihood ratio beyond that by which chance sets one of the ranks apart
+_RECENT = 2048  # last slow steps of all ranks in which a rank is compared with the others
 _SCHEDULE_STEPS = 512  # without a slow step end what is known of a schedule
 _FORGOTTEN = 0.05  # steps; a count that has faded below this is dropped
 _COLUMNS = 8 + 2 * _KEPT  # of a rank's figures in the state
@@ -82,42 +80,9 @@ class _Cusum:
 
     def discount_schedule(self) -> None:
         """Take slow steps on a schedule out of the sum."""
-        scheduled = _on_schedule(sorted({step for step, _ in self.slow}))
+        scheduled = on_schedule(sorted({step for step, _ in self.slow}))
         self.sum -= sum(weight for step, weight in self.slow if step in scheduled)
         self.slow = deque(((step, 0.0 if step in scheduled else own) for step, own in self.slow), maxlen=_KEPT)
-
-
-def _on_schedule(steps: "Sequence[int]") -> set[int]:
-    """Return those of some slow steps, in ascending order, that are on one schedule; empty if none are.
-
-    Any steps of a schedule may be unknown if nearly all slow steps are multiples of its period apart: of a rank that is
-    slow in one step of 20 by chance, four or five steps in a row have such a period in 1 of 100 cases. A schedule that
-    is kept less exactly, or that begins after other slow steps, shows by steps that follow each other.
-    """
-    gaps = {later - step for step, later in itertools.combinations(steps, 2)}
-    gaps |= {math.gcd(last - step, last - later) for last in steps for step, later in itertools.pairwise(steps)}
-    periods = sorted(gap for gap in gaps if gap >= _PERIOD_MIN)
-    best = set[int]()
-    for period, last in itertools.product(periods, steps[-_ANCHORS:]):
-        exact = {step for step in steps if (step - last) % period == 0}
-        if len(exact) >= max(_EVENTS_MIN, math.ceil(_EXACT_SHARE * len(steps))):
-            return exact
-        best = max(best, _followed(steps, period, last), key=len)
-    least = _EVENTS_MIN if len(best) == len(steps) else _SCHEDULED_MIN
-    return best if len(best) >= least else set()
-
-
-def _followed(steps: "Sequence[int]", period: int, last: int) -> set[int]:
-    """Return the slow steps that are on a schedule back from one of them, as far as few steps of it are missing."""
-    slack = max(1, round(_PERIOD_JITTER * period))
-    found, at, missed = {last}, last, 0
-    while missed <= max(_MISSED_MAX, len(found) // 2) and at > steps[0]:
-        near = min(steps, key=lambda step: abs(step - (at - period)))
-        is_on = abs(near - (at - period)) <= slack
-        at, missed = (near, missed) if is_on else (at - period, missed + 1)
-        if is_on:
-            found.add(near)
-    return found
 
 
 class _FadingCounts:
@@ -151,6 +116,7 @@ class IntermittentTest:
         self._ranks = ranks
         self._counts = _FadingCounts()
         self._cusums: dict[int, _Cusum] = {}
+        self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT)  # slow steps of all ranks: step, column
         self.acting: set[int] = set()
         """Columns in alarm that were slow in the last step."""
         self.alarms: dict[int, int] = {}
@@ -175,6 +141,7 @@ class IntermittentTest:
         ):  # consecutive steps are one event, which the sums of deviations evaluate
             own.last = self._evaluated_steps
             return
+        self._recent.append((step, column))
         usual = self._usual_rate(self._counts.add(column))
         if usual is None:
             return
@@ -191,8 +158,22 @@ class IntermittentTest:
         limit = math.log(self._ranks * looks)
         if own.sum > limit and column not in self.alarms and own.events >= _EVENTS_MIN:
             own.discount_schedule()
-            if own.sum > limit:
+            if own.sum > limit and self._differs(column, own):
                 self.alarms[column] = self._evaluated_steps
+
+    def _differs(self, column: int, own: _Cusum) -> bool:
+        """Whether a rank has too many slow steps for the rate of the others in the same steps, too.
+
+        By the log likelihood ratio of its own Poisson rate against theirs. As in `_usual_rate`, they are the ranks with
+        at most half as many, and one standard error is added.
+        """
+        first = own.slow[0][0]
+        slow = Counter(each for step, each in self._recent if step >= first)
+        count = slow.pop(column)
+        few = [other for other in slow.values() if other <= count / 2]
+        seen = sum(few)
+        usual = (seen + math.sqrt(seen)) / (self._ranks - 1 - len(slow) + len(few))
+        return usual == 0 or count * math.log(count / usual) - (count - usual) > math.log(self._ranks) + _APART
 
     def _usual_rate(self, count: float) -> float | None:
         """Return the rate of slow steps among the ranks with at most half of `count`.
@@ -242,19 +223,25 @@ class IntermittentTest:
         ]
         table = np.array(rows, dtype=np.float64).reshape(-1, _COLUMNS)
         counts: dict[str, NDArray[np.generic]] = {"columns": self._counts.column_C, "counts": self._counts.count_C}
-        return {"cusums": table, "evaluated_steps": np.array([self._evaluated_steps])} | counts
+        recent = np.array(self._recent, dtype=np.int64).reshape(-1, 2)
+        return {"cusums": table, "recent": recent, "evaluated_steps": np.array([self._evaluated_steps])} | counts
 
     def load_state_dict(self, state: "Mapping[str, NDArray[np.generic]]") -> None:
         """Restore the result of `state_dict`, if it fits."""
-        if any(name not in state for name in ("cusums", "evaluated_steps", "columns", "counts")):
+        if any(name not in state for name in ("cusums", "recent", "evaluated_steps", "columns", "counts")):
             return
-        table, evaluated_steps = state["cusums"], state["evaluated_steps"]
+        table, recent, evaluated_steps = state["cusums"], state["recent"], state["evaluated_steps"]
         column_C, count_C = state["columns"].astype(np.int32), state["counts"].astype(np.float32)
         is_fitting = column_C.shape == count_C.shape and bool(((column_C >= 0) & (column_C < self._ranks)).all())
-        if table.shape[1:] != (_COLUMNS,) or evaluated_steps.shape != (1,) or not is_fitting:
+        if (
+            (table.shape[1:], recent.shape[1:]) != ((_COLUMNS,), (2,))
+            or evaluated_steps.shape != (1,)
+            or not is_fitting
+        ):
             return
         self._evaluated_steps = int(evaluated_steps[0])
         self._counts.column_C, self._counts.count_C = column_C, count_C
+        self._recent = deque(((step, column) for step, column in recent.tolist()), maxlen=_RECENT)
         rows: Iterable[tuple[float, ...]] = map(tuple, table.astype(np.float64).tolist())
         for column, onset_step, first, last, events, total, ratio, alarm, *slow in rows:
             if 0 <= column < self._ranks:

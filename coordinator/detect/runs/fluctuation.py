@@ -7,7 +7,8 @@ explains (`run_work.py`), relative to a level that follows improvements at once 
 
 A clipped sum shows that a slowdown lasts, the mean of its steps that it matters; the noise of a mean depends on the
 autocorrelation of the series (`run_noise.py`). One or two very long steps are a pause (an unflagged checkpoint) and are
-dropped. If long steps are common, more of them in a row are needed (`run_outliers.py`).
+dropped. If long steps are common, more of them in a row are needed (`run_outliers.py`). Single long steps, here and
+there, are counted (`long_steps.py`).
 """
 
 import math
@@ -22,6 +23,7 @@ import numpy as np
 from coordinator.detect.cusum import Cusum
 from coordinator.detect.pace import RETURN_STEPS, SETTLED_STEPS
 from coordinator.detect.ranks.alarms import Alarms
+from coordinator.detect.runs.long_steps import LongSteps
 from coordinator.detect.runs.mean_over_best import PUBLISHED_STEPS, mean_over_best
 from coordinator.detect.runs.run_noise import FAR_STEPS, SeriesNoise
 from coordinator.detect.runs.run_outliers import Outliers
@@ -53,13 +55,15 @@ class RunSample:
     """One step of a run: its seconds, those that only the longest batch explains (0 if unknown), and its mean work.
 
     `work` is the mean over ranks of the record's work figure or tokens, NaN if no rank reports one. `is_held_back`: a
-    known slow rank or link makes the step longer.
+    known slow rank or link makes the step longer. `is_explained`: one, or collections that are not synchronised, makes
+    steps longer, this one or others.
     """
 
     step_seconds: float
     imbalance_seconds: float = 0.0
     work: float = math.nan
     is_held_back: bool = False
+    is_explained: bool = False
 
 
 class FluctuationTest(Learner):
@@ -71,7 +75,7 @@ class FluctuationTest(Learner):
     LEARNT = (
         *("_level", "_imbalance_seconds", "_evaluated_steps", "_settled", "_young_steps", "_raw", "_first"),
         *("_last", "_noise", "_work", "outliers", "_sum", "_sum_before", "_residuals"),
-        *("_slower_level", "_slower_pace", "_faster_steps", "_other", "pace"),
+        *("_slower_level", "_slower_pace", "_faster_steps", "_other", "pace", "long_steps"),
     )
 
     def __init__(self, policy: "FluctuationPolicy", *, outliers: Outliers | None = None) -> None:
@@ -84,6 +88,7 @@ class FluctuationTest(Learner):
         self.outliers = outliers or Outliers()
         self.outliers.begin_attempt()
         self._residuals = RunResiduals()
+        self.long_steps = LongSteps()
         self._level = math.nan
         self.pace = 0
         """Steps evaluated when the run took on its present pace; those of the former one once it goes back to that."""
@@ -97,14 +102,14 @@ class FluctuationTest(Learner):
         self._sum = Cusum()
         self._sum_before = Cusum()  # from before a pause
         self._alarms = Alarms()  # of one series
-        self._is_held_back = False
+        self._is_held_back = self._is_explained = False
         self._young_steps = 0  # to come, in which the run is still warming up
 
     def step(self, sample: RunSample, step: int) -> None:
         """Add one undisturbed step."""
         self._raw.append(sample.step_seconds)
         self._evaluated_steps += 1
-        self._is_held_back = sample.is_held_back
+        self._is_held_back, self._is_explained = sample.is_held_back, sample.is_explained
         imbalance = min(max(sample.imbalance_seconds, 0.0), (1 - _NET_SHARE_MIN) * sample.step_seconds)
         self._imbalance_seconds += (imbalance - self._imbalance_seconds) / min(self._evaluated_steps, _LONG)
         if not sample.step_seconds - imbalance > 0:
@@ -136,23 +141,15 @@ class FluctuationTest(Learner):
         """Evaluate the logarithm of one step's time."""
         policy, work, outliers = self.policy, self._work, self.outliers
         allowed = work.rise + work.passing
-        deviation = value - self._level - allowed
         if self._young_steps:
             self._young_steps -= 1
-            if not self.fluctuating:
+            if not self._is_slower:
                 return
-        other = max(_OTHER_LOG, policy.clip_sigmas * self._noise.sigma)
-        if deviation < -other:
-            self._other.append(deviation)
-            if len(self._other) < (RETURN_STEPS if self.fluctuating else SETTLED_STEPS):
-                return  # they do not end an alarm of the others
-            self._become_faster(median(self._other))
-            deviation = value - self._level - allowed
-        elif deviation > other > value - self._slower_level - allowed:  # the former pace
-            self._go_back(of_its_pace=0)
-            deviation = value - self._level - allowed
-        self._other.clear()
-        outliers.add(deviation - self._deviation, self._noise.sigma_of_mean(1), policy, learns=not self.fluctuating)
+        if not self._is_of_pace(value - allowed):
+            return
+        deviation = value - self._level - allowed
+        self._count(deviation, step)
+        outliers.add(deviation - self._deviation, self._noise.sigma_of_mean(1), policy, learns=not self._is_slower)
         if outliers.ended_pause:
             self._last.drop(outliers.ended_pause)
             self._sum = copy(self._sum_before)
@@ -168,6 +165,27 @@ class FluctuationTest(Learner):
             self._residuals.add_deviation(deviation, self._noise, policy, weight)
             self._decide(deviation, allowed)
 
+    def _is_of_pace(self, value: float) -> bool:
+        """Whether a step is of the run's pace, which becomes another one by it if it is the last of several."""
+        deviation = value - self._level
+        other = max(_OTHER_LOG, self.policy.clip_sigmas * self._noise.sigma)
+        if deviation < -other:
+            self._other.append(deviation)
+            if len(self._other) < (RETURN_STEPS if self._is_slower else SETTLED_STEPS):
+                return False  # they do not end an alarm of the others
+            self._become_faster(median(self._other))
+        elif deviation > other > value - self._slower_level:  # the former pace
+            self._go_back(of_its_pace=0)
+        self._other.clear()
+        return True
+
+    def _count(self, deviation: float, step: int) -> None:
+        """Count a step if it is long, as far as nothing else explains that."""
+        if self._is_explained:
+            self.long_steps.forget()
+        elif self.is_warm and not self._work.is_changing:
+            self.long_steps.step(deviation, self._noise.sigma, step, self.policy)
+
     def _add(self, deviation: float, row_steps: int) -> None:
         """Update the sum; so many long steps in a row reach an alarm's."""
         policy = self.policy
@@ -179,7 +197,7 @@ class FluctuationTest(Learner):
         """Raise, keep or end an alarm, and learn."""
         if not self._work.is_changing:
             self._noise.learn(deviation + allowed, self.policy)
-        if self.fluctuating:
+        if self._is_slower:
             self._keep(deviation)
         elif self._matters() or self._is_shifted or self._is_published():
             if self._is_back:
@@ -189,7 +207,7 @@ class FluctuationTest(Learner):
         if self._work.is_changing:
             if self._work.settle():
                 self._settle()
-        elif not self.fluctuating:
+        elif not self._is_slower:
             self._follow(deviation)
 
     def _limit(self, steps: int) -> float:
@@ -341,8 +359,8 @@ class FluctuationTest(Learner):
         Otherwise it must last first, because autocorrelation is known only roughly and the noise of ranks that share
         cores has no known tail. In jobs that are not quiet, a shift is sure once it has lasted for seconds.
         """
-        if not self.fluctuating:
-            return False
+        if not self._is_slower:
+            return self.is_intermittent
         policy = self.policy
         if self._is_quiet_job:
             return True
@@ -364,23 +382,33 @@ class FluctuationTest(Learner):
 
     @property
     def fluctuating(self) -> bool:
-        """Whether steps are now longer than history explains."""
+        """Whether steps are now longer than history explains, all or here and there."""
+        return self._is_slower or self.is_intermittent
+
+    @property
+    def _is_slower(self) -> bool:
+        """Whether all steps are now longer."""
         return len(self._alarms) > 0
+
+    @property
+    def is_intermittent(self) -> bool:
+        """Whether only single steps are now longer, here and there."""
+        return self.long_steps.is_alarm and not self._is_slower
 
     @property
     def onset_step(self) -> int:
         """Step at which the slowdown began; -1 while not fluctuating."""
-        return self._alarms.of(0)[1]
+        return self.long_steps.onset_step if self.is_intermittent else self._alarms.of(0)[1]
 
     @property
     def _deviation(self) -> float:
-        """Excess of the logarithm of the step time; 0 while not fluctuating."""
+        """Excess of the logarithm of the step time; 0 unless all steps are longer."""
         return self._alarms.of(0)[0]
 
     @property
     def is_quiet(self) -> bool:
         """Whether history explains the last step; an alarm ends after some such steps."""
-        return self._alarms.has_quiet
+        return not self.long_steps.is_long if self.is_intermittent else self._alarms.has_quiet
 
     @property
     def is_warm(self) -> bool:
@@ -389,13 +417,20 @@ class FluctuationTest(Learner):
 
     @property
     def level_ratio(self) -> float:
-        """Relative excess of the step time, 0 while not fluctuating."""
-        return math.expm1(self._deviation)
+        """Relative excess of the mean step time, 0 while not fluctuating."""
+        return self.long_steps.lost_ratio if self.is_intermittent else math.expm1(self._deviation)
 
     @property
     def excess_seconds(self) -> float:
         """Excess of the step time over what history explains, seconds, 0 while not fluctuating."""
         return 0.0 if math.isnan(self._level) else self.level_ratio * math.exp(self._level)
+
+    @property
+    def lost_seconds(self) -> float:
+        """What the last step took beyond what history explains, seconds, where single steps do; else as all of them."""
+        if not self.is_intermittent:
+            return self.excess_seconds
+        return max(self._raw[-1] - (self.baseline_seconds or 0.0), 0.0)
 
     @property
     def baseline_seconds(self) -> float | None:

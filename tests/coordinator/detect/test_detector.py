@@ -280,6 +280,40 @@ def test_a_rank_that_is_slow_here_and_there_is_reported_with_its_share_of_steps(
     assert anomaly.evidence[1].startswith("rank 3 works ")
 
 
+def here_and_there(part, seconds, *, seed, others=8, begin=400, steps=800):
+    """Return a job whose steps are longer in one of four from `begin` on; one rank of `others` in turn or, if 0, all ranks."""
+    rng = np.random.default_rng(seed)
+    scenario = Scenario(degrees="dp=8", steps=steps, seed=seed)
+    for step in (begin + np.flatnonzero(rng.random(steps - begin) < 0.25)).tolist():
+        ranks = (int(rng.integers(others)),) if others else tuple(range(8))
+        scenario = scenario.with_fault(part, *ranks, seconds=seconds, begin=step, end=step + 1)
+    return evaluate_all(scenario)
+
+
+@pytest.mark.parametrize(("part", "others"), [("data", 0), ("data", 8), ("compute", 8)])
+def test_a_job_that_is_slow_here_and_there_is_reported_with_its_cause(part, others):
+    """On all ranks at once, or on each in turn: no rank is named, and the cause is that of the long steps."""
+    for seed in (0, 1):
+        step_results = here_and_there(part, 0.08, seed=seed, others=others)
+        counted = [(each.step, f) for each in step_results for f in each.anomalies if "share_of_steps" in f.numbers]
+        (step, _), (_, anomaly) = counted[0], counted[-1]
+        assert 400 < step < 560
+        assert (named(step_results), anomaly.kind, anomaly.cause, anomaly.is_sure) == (set(), "fluctuation", part, True)
+        assert anomaly.numbers["share_of_steps"] == pytest.approx(0.2, abs=0.05)
+        assert anomaly.excess_seconds == pytest.approx(0.25 * 0.08, rel=0.25)
+        assert "here and there" in anomaly.evidence[0]
+        acting = {step for step, each in counted if each.acts}
+        assert acting == {each.step for each in step_results if each.step_seconds > 0.53} & {s for s, _ in counted}
+
+
+def test_a_rank_that_is_slow_here_and_there_explains_a_job_that_is():
+    """One rank in a quarter of the steps: it is named, and after that the job is not slower by itself."""
+    step_results = here_and_there("data", 0.08, seed=2, others=1)
+    step, _ = first_anomaly(step_results, "slow_rank")
+    assert named(step_results) == {0}
+    assert [each.step for each in step_results if each.fluctuating and each.step > step] == []
+
+
 def test_steps_of_a_new_pace_are_what_steps_usually_consist_of():
     """A run whose work has halved for good is compared with the work that it has now."""
     scenario = Scenario(degrees="dp=8", steps=130).with_fault("host", *range(8), seconds=0.06, begin=110)

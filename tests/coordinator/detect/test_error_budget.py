@@ -16,6 +16,7 @@ from coordinator.detect.error_budget import (
 from coordinator.detect.ranks.intermittent import IntermittentTest
 from coordinator.detect.ranks.part_tests import as_policy
 from coordinator.detect.ranks.series_cusum import CusumTest
+from coordinator.detect.runs.long_steps import LongSteps
 from coordinator.detect.runs.run_noise import SeriesNoise
 from coordinator.detect.runs.run_outliers import Outliers
 from coordinator.detect.runs.run_residuals import RunResiduals
@@ -73,6 +74,13 @@ def _limits(steps):
         seen += 1
         for step in range(7):
             intermittent.step({3: 0.5} if step == seen % 5 else {}, 7 * seen + step)
+    long_steps, long = LongSteps(), 0
+    for step in range(500):
+        long_steps.step(0.0, 0.01, step, policy.fluctuation)
+    while not long_steps.is_alarm:
+        long += 1
+        for step in range(7):
+            long_steps.step(0.5 * (step == long % 5), 0.01, 500 + 7 * long + step, policy.fluctuation)
     noise, residuals = SeriesNoise(), RunResiduals()
     for value in 0.02 * rng.standard_normal(100):
         noise.learn(value, policy.fluctuation)
@@ -82,6 +90,7 @@ def _limits(steps):
         "units": test.limits.limit(np.zeros(1, dtype=np.intp), np.array([3.0]))[0],
         "static": 1 / test.limits.static_rate,
         "run_residuals": residuals.limit,
+        "run_counts": float(long),
         "run_rows": float(Outliers().row_steps(policy.fluctuation)),
         "hang": 1 / attempt_chance("hang", policy.run.false_page_steps, ATTEMPT_STEPS),
         "intermittent": float(seen),

@@ -46,6 +46,18 @@ def test_four_of_eight_that_are_slow_in_one_step_of_20_are_named_within_200():
     assert found >= 36
 
 
+@pytest.mark.parametrize("rate", [0.01, 0.03, 0.1])
+@pytest.mark.parametrize(("ranks", "most"), [(8, 4), (128, 1)])
+def test_what_all_ranks_do_more_often_than_before_is_no_fault(ranks, most, rate):
+    """Of a job that begins to stall here and there, each time on another rank, chance hardly ever sets one apart."""
+    named = 0
+    for seed in range(20):
+        slow = chance(1e-4, steps=900, ranks=ranks, seed=seed)
+        slow[400:] |= chance(rate, steps=500, ranks=ranks, seed=seed + 100)
+        named += len(first_alarms(slow))
+    assert named <= most
+
+
 def test_half_of_the_ranks_do_not_hide_each_other():
     """Four of eight that are slow in one step of ten are compared with the other four."""
     slow = np.zeros((400, 8), dtype=bool)
