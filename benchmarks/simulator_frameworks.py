@@ -46,7 +46,8 @@ class Framework:
     that sum gradients, replaces `bucket_bytes` for the others; `virtual` replaces the row's number of chunks. With
     `micro_batches_of_stages` a batch is cut into as many micro-batches as a pipeline has stages, whatever the row.
     Experts are split over tp by `expert_tp`, their FP8 tokens are copied to a size by `padded_tokens`, and the router's
-    kernels are in a CUDA graph by `graphed_router`; context parallel ranks exchange by `context`, kinds of collectives
+    kernels are in a CUDA graph by `graphed_router`, while the host issues the products of `separate_experts` one after
+    the other; context parallel ranks exchange by `context`, kinds of collectives
     by `algorithms`. Software that `compiles` runs the rows without "compiled" eagerly, with `matrix_rotations` or
     without; software that `fills_stages` gives each stage as many layers as the fullest needs and the last what is
     left. `machine` is what the source states of the devices, and `network_share` what it measures of its network over
@@ -78,6 +79,7 @@ class Framework:
     expert_tp: int | None = None
     padded_tokens: bool = False
     graphed_router: bool = False
+    separate_experts: bool = False
     context: ContextParallelism | None = None
     fused_loss: bool = False
     loss_metrics: int = 0
@@ -165,6 +167,7 @@ _BRIDGE_EXPERTS = replace(
     expert_tp=1,
     fused_loss=True,
     padded_tokens=True,
+    separate_experts=True,
     machine={**_BRIDGE.machine, "grouped_fill": 290.0},
 )
 """The recipe of Qwen3 235B-A22B on H100 sets `moe_a2a_overlap` with the all-to-all dispatcher; that of 30B-A3B does not
@@ -176,12 +179,20 @@ on, have Transformer Engine 2.7 or later, whose products of experts are the midd
 _BRIDGE_EXPERTS_BF16 = replace(
     _BRIDGE_EXPERTS, precision=replace(_BRIDGE_EXPERTS.precision, product=None, stored_product=None)
 )
+_BRIDGE_EXPERTS_BLOCK = replace(
+    _BRIDGE_EXPERTS, precision=replace(_BRIDGE_EXPERTS.precision, current_scaling=False, block_scaling=True)
+)
+"""On B200 the FP8 of experts is MXFP8 ("FP8-MX" in the tables of 25.11, "MXFP8" in those of 26.02; issue 4439)."""
+_BRIDGE_DROPPED = replace(_BRIDGE_EXPERTS, padded_tokens=False, overlap_tensor=True)
+"""Container 25.09: experts have a capacity of their even share, to which their tokens are filled up or dropped, so that
+all products have one size (`apply_moe_token_drop`; `tp_comm_overlap=True` in configs/qwen3)."""
 _DEEPEP: Mapping[str, str] = {ALL_TO_ALL: DEEPEP}
 _BRIDGE_HYBRIDEP = replace(
-    _BRIDGE_EXPERTS, algorithms={ALL_TO_ALL: HYBRIDEP}, padded_tokens=False, exchange_multiprocessors=32
+    _BRIDGE_EXPERTS_BLOCK, algorithms={ALL_TO_ALL: HYBRIDEP}, padded_tokens=False, exchange_multiprocessors=32
 )
 """Recipes with `moe_flex_dispatcher_backend="hybridep"`, which pads tokens while it sorts them; that of Qwen3 30B-A3B
-on H100 has `moe_hybridep_num_sms = 32` (src/megatron/bridge/recipes/qwen/h100/qwen3_moe.py)."""
+on H100 has `moe_hybridep_num_sms = 32` (src/megatron/bridge/recipes/qwen/h100/qwen3_moe.py). Its run in FP8 is
+"H100 FP8 blockwise" (NVIDIA/Megatron-LM, pull request 5728)."""
 _BRIDGE_HYBRIDEP_GRAPHED = replace(_BRIDGE_HYBRIDEP, graphed_router=True)
 """Their `cuda_graph_scope` has `moe_router` and `moe_preprocess` on H100 in bf16, on B200 in both formats `attn` too
 (scripts/performance/configs/qwen/qwen3_workload_base_configs.py)."""
@@ -201,6 +212,7 @@ _MEGATRON_EXPERTS = replace(
     algorithms=_DEEPEP,
     exchange_multiprocessors=20,  # `moe_deepep_num_sms`, the default of TransformerConfig
     fused_loss=True,
+    separate_experts=True,
     machine={"attention_kernel": CUDNN},
 )
 """model_configs/benchmarking/Qwen3-235B-A22B.yaml: `--use-distributed-optimizer`, `--overlap-grad-reduce`,
@@ -302,6 +314,14 @@ FRAMEWORKS: Mapping[str, Framework] = {
     ),
     "Megatron-Bridge, experts, H100, FP8": _BRIDGE_HYBRIDEP,
     "Megatron-Bridge, experts, B200": _BRIDGE_HYBRIDEP_BF16,
-    "Megatron-Bridge, experts, B200, FP8": _BRIDGE_EXPERTS,
+    "Megatron-Bridge, experts, B200, FP8": _BRIDGE_EXPERTS_BLOCK,
+    # 20.1 s until pull request 1760 of December 2025: "Disable `moe_a2a_overlap` due to CPU overhead"
+    "Megatron-Bridge, experts, B200, FP8: all-to-all overlap": replace(_BRIDGE_EXPERTS_BLOCK, overlap_experts=True),
     "Megatron-Bridge, experts, B200, FP8: HybridEP": _BRIDGE_HYBRIDEP_GRAPHED,
+    **{f"Megatron-Bridge, dropped tokens, {device}, FP8": _BRIDGE_DROPPED for device in ("H100", "B200")},
+    # `cuda_graph_scope = "full_iteration"` (configs/qwen3/qwen3_30b_a3b_llm_pretrain.py)
+    "Megatron-Bridge, dropped tokens, B200, FP8: graphed iteration": replace(
+        _BRIDGE_DROPPED, machine={**_BRIDGE_DROPPED.machine, "launch_s": 0.0}
+    ),
+    "Megatron-Bridge, experts, B200, December 2025": _BRIDGE_EXPERTS_BLOCK,
 }

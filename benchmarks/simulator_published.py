@@ -274,6 +274,7 @@ def _model(row: Row, framework: Framework) -> ModelSpec:
                 fused_loss=framework.fused_loss,
                 padded_tokens=framework.padded_tokens and precision.product == 1,
                 graphed_router=framework.graphed_router,
+                separate_experts=framework.separate_experts,
                 precision=precision,
             )
         return llama(

@@ -227,6 +227,8 @@ def test_the_router_is_in_a_cuda_graph_and_exchanges_have_multiprocessors_as_sta
     graphs = ("", "--cuda-graph-scope attn", "--cuda-graph-scope moe_router moe_preprocess")
     found = [specify({"megatron": f"{experts} {flags}"}, "--ranks", "128").checked["model"] for flags in graphs]
     assert [model["graphed_router"] for model in found] == [False, False, True]
+    legacy = specify({"megatron": f"{experts} --moe-use-legacy-grouped-gemm"}, "--ranks", "128").checked["model"]
+    assert (found[0]["separate_experts"], legacy["separate_experts"]) == (True, False)
     flex = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend"
     stated = ("", f"{flex} deepep", f"{flex} hybridep", f"{flex} hybridep --moe-hybridep-num-sms 32")
     jobs = [specify({"megatron": f"{experts} {flags}"}, "--ranks", "128") for flags in stated]
@@ -365,12 +367,21 @@ def test_output_weights_of_megatron(specify):
     assert specify({"megatron": MIXTURE + "--use-torch-fsdp2"}, "--ranks", "32").degrees.zero == 3
 
 
-@pytest.mark.parametrize(("recipe", "current"), [("", False), ("--fp8-recipe tensorwise", True)])
-def test_fp8_recipes_of_megatron(specify, recipe, current):
-    """Scaling is by the steps before unless the recipe is tensorwise."""
+@pytest.mark.parametrize(
+    ("recipe", "current", "block"),
+    [
+        ("", False, False),
+        ("--fp8-recipe tensorwise", True, False),
+        ("--fp8-recipe mxfp8", False, True),
+        ("--fp8-recipe blockwise", False, True),
+    ],
+)
+def test_fp8_recipes_of_megatron(specify, recipe, current, block):
+    """Scaling is by the steps before unless the recipe states otherwise."""
     job = specify({"megatron": f"{MEGATRON} --fp8-format hybrid {recipe}"}, "--ranks", "128")
     precision = job.model.precision
-    assert (precision.product, precision.stored_product, precision.current_scaling) == (1, 1, current)
+    assert (precision.product, precision.stored_product) == (1, 1)
+    assert (precision.current_scaling, precision.block_scaling) == (current, block)
 
 
 @pytest.mark.parametrize(

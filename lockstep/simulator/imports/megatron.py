@@ -29,6 +29,7 @@ _REPEATED = re.compile(r"\[(?P<digits>[01](?:,[01])*)\](?:\*(?P<times>[0-9]{1,4}
 _FUSED_BACKENDS = ("flash", "fused", "auto")
 _NO_GPT = ("--multi-latent-attention", "--group-query-attention", "--qk-layernorm")
 """What the simulator's GPT has not; without a gate such a model is a Llama without one."""
+_BLOCK_RECIPES = ("mxfp8", "blockwise")
 _MULTIPROCESSORS = {DEEPEP: ("--moe-deepep-num-sms", 20), HYBRIDEP: ("--moe-hybridep-num-sms", 16)}
 """Options that state the multiprocessors of an exchange, and their defaults (TransformerConfig)."""
 _CORE = "core_attn"
@@ -252,7 +253,9 @@ def _precision(given: Mapping[str, str]) -> Any:
     if _sent_gradient_bytes(given) == _HALF_BYTES:
         found |= {"gradient": _HALF_BYTES, "sent_gradient": _HALF_BYTES}
     if is_fp8:
-        found |= {"product": 1, "stored_product": 1, "current_scaling": given.get("--fp8-recipe") == "tensorwise"}
+        recipe = given.get("--fp8-recipe")
+        found |= {"product": 1, "stored_product": 1}
+        found |= {"current_scaling": recipe == "tensorwise", "block_scaling": recipe in _BLOCK_RECIPES}
     return found or "mixed"
 
 
@@ -294,6 +297,8 @@ def _mixture(given: Mapping[str, str], dense: Mapping[str, Any]) -> dict[str, An
         and not (is_padded_by_router or _is_flexible(given))
     ):
         found["padded_tokens"] = True
+    if "--moe-use-legacy-grouped-gemm" not in given:
+        found["separate_experts"] = True
     if "moe_router" in given.get("--cuda-graph-scope", "").split():
         found["graphed_router"] = True
     if "--moe-shared-expert-intermediate-size" in given:

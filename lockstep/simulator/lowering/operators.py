@@ -23,6 +23,14 @@ from lockstep.simulator.strategy.tree import FULL, PER_OPERATOR, SELECTIVE, Reso
 _FP8_BYTES = 1
 _PRODUCTS_AGAIN = 0.5
 """Recomputation per operator keeps the outputs of every second product (torchtitan, `selective` with option `op`)."""
+_KERNEL_LAUNCH = 21 / 88
+"""The host issues a kernel of PyTorch in 21 us (LLMCompass) where a framework's operator takes 88 us (`launch_s`)."""
+_REPEAT_KERNELS, _REPEAT_BACKWARD_KERNELS = 1.0, 3.0
+"""Of each expert in Transformer Engine's GroupedLinear: a product (`multi_stream_cublas_gemm`); in backward two, and
+the hook of the gradient of its weights, which are a parameter of their own (`weight{i}`)."""
+_CURRENT_CASTS, _BLOCK_CASTS = 3.0, 1.0
+"""Kernels that cast the tensor of one expert: the largest element, the scale and the cast, or only the last. With
+scales of earlier steps one kernel casts the tensors of all (`fused_multi_quantize`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +129,7 @@ def place_operator(
         attention_kernels=context.kernels(parts.get("s", 1)) if context else 1.0,
     )
     forward_s, backward_s = operator_seconds(op, work, device)
+    launches, backward_launches = _launches(op, work, precision)
     again, kept_own, kept_input = _kept(op, stated.recomputation)
     output = {axis: op.writes.index(dim) if dim in op.writes else PARTIAL for axis, dim in split.items()}
     leaving = PlacedTensor(total_bytes=op.output_elements * samples * precision.activation, placement=output)
@@ -134,8 +143,8 @@ def place_operator(
         forward_s=forward_s,
         backward_s=backward_s,
         again_s=forward_s * again,
-        host_forward_s=device.launch_s * op.launches,
-        host_backward_s=device.launch_s * (_backward_launches(op) + op.launches * again),
+        host_forward_s=device.launch_s * launches,
+        host_backward_s=device.launch_s * (backward_launches + launches * again),
         flops=work.flops * (1 + op.backward_ratio),
         product=bool(op.products) and bool(op.weight_dims),
         weights=weights,
@@ -151,8 +160,14 @@ def place_operator(
     )
 
 
-def _backward_launches(op: Operator) -> float:
-    return op.launches * op.backward_ratio if op.backward_launches is None else op.backward_launches
+def _launches(op: Operator, work: OperatorCost, precision: Precision) -> tuple[float, float]:
+    """Return the operators that the host issues in forward and backward, with the kernels of separate products."""
+    backward = op.launches * op.backward_ratio if op.backward_launches is None else op.backward_launches
+    if not op.separate_repeats:
+        return op.launches, backward
+    casts = work.is_fp8 * (_CURRENT_CASTS * precision.current_scaling + _BLOCK_CASTS * precision.block_scaling)
+    each = _KERNEL_LAUNCH * sum(shape.count for shape in work.shapes)
+    return op.launches + each * (_REPEAT_KERNELS + casts), backward + each * (_REPEAT_BACKWARD_KERNELS + casts)
 
 
 def _stored_ratio(op: Operator, precision: Precision) -> float:

@@ -1,6 +1,7 @@
 """The feed-forward layer of a mixture of experts: shared experts, router, routed experts and their combination."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from lockstep.simulator.models.model import MatrixProduct, Operator, OperatorInput, Routing
 from lockstep.simulator.models.primitives import ACTIVATION_BACKWARD_MOVES, KEPT_EVERY_SECOND, linear, pointwise
@@ -64,6 +65,7 @@ def mixture(
     width: float,
     padded_tokens: bool = False,
     graphed_router: bool = False,
+    separate_experts: bool = False,
 ) -> Iterator[Operator]:
     """Yield the operators of a mixture of experts; all tokens pass the `shared_ffn` features of the shared experts.
 
@@ -72,7 +74,7 @@ def mixture(
     the features between both products (Megatron-Core, `weighted_bias_swiglu_impl`) or with the experts' input
     (torchtitan, `score_before_experts`), and these are kept anyway. `padded_tokens` are copied to the sizes that FP8
     products need, and back. A token is copied for each of its experts before it is sent (not with DeepEP). The host
-    does not issue the kernels of a `graphed_router`.
+    does not issue the kernels of a `graphed_router`; it issues those of `separate_experts` for each expert.
     """
     if shared_ffn:
         yield from gated(s, h, shared_ffn, width=width, prefix="shared_")
@@ -96,7 +98,16 @@ def mixture(
         backward_launches=1 + (1 + _ROUTER_LAUNCHES) * (not graphed_router),
     )
     copied, copies = h * (_SORT_MOVES + _PADDING_MOVES * padded_tokens), 1.0 + padded_tokens
-    yield _expert("expert1", s, h, 2 * ffn, copied=copied, copies=copies, experts=experts, chosen=chosen, width=width)
+    expert = partial(
+        _expert,
+        copied=copied,
+        copies=copies,
+        experts=experts,
+        chosen=chosen,
+        width=width,
+        separate=separate_experts,
+    )
+    yield expert("expert1", s, h, 2 * ffn)
     yield Operator(
         name="expert_gate",
         dims={"s": s, "e": experts, "o": ffn},
@@ -109,7 +120,7 @@ def mixture(
         stored_input_bytes=2 * width * chosen * s * ffn,
         kept_input_share=KEPT_EVERY_SECOND,
     )
-    yield _expert("expert2", s, ffn, h, copied=copied, copies=copies, experts=experts, chosen=chosen, width=width)
+    yield expert("expert2", s, ffn, h)
     summed = _ADDED_MOVES * added * s * h
     yield Operator(
         name="combine",
@@ -135,6 +146,7 @@ def _expert(
     experts: int,
     chosen: int,
     width: float,
+    separate: bool,
 ) -> Operator:
     """Return one of the products of experts, with `copies` of its tokens that move `copied` elements of each."""
     moves, backward_moves = inner + outer + copied, 2 * (inner + outer) + copied
@@ -160,5 +172,6 @@ def _expert(
         narrow=True,
         launches=1 + copies,
         backward_launches=2 + copies,
+        separate_repeats=separate,
         routing=Routing(experts=experts, chosen=chosen),
     )

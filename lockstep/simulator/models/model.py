@@ -74,12 +74,13 @@ class Operator:
     operator. `products` are the matrix products that the FLOPs consist of, empty if unknown. `separate_share` and
     `separate_backward_share` are the parts of the moved elements that separate kernels move before or after the
     products; `launches` counts kernels in forward, `backward_launches` in backward, `backward_ratio` times as many if
-    None. The products of a `narrow` operator may have factors in a narrower format than the activations. A
-    `fused_attention` computes only `executed_share` of the FLOPs, half with a causal mask; `key_sharers` query heads
-    share one key and value head; `routing` is how tokens reach their experts, for which `permuted_elements` of those
-    that each pass moves are copied. `stored_*` are the bytes kept for backward, of the input tensor and of the
-    operator's own results; `workspace_bytes` exist only while it runs. `selective` operators are computed again by
-    selective recomputation; `kept_input_share` is the part of the input that recomputation per operator keeps.
+    None. The host issues the products of `separate_repeats` one after the other. The products of a `narrow` operator
+    may have factors in a narrower format than the activations. A `fused_attention` computes only `executed_share` of
+    the FLOPs, half with a causal mask; `key_sharers` query heads share one key and value head; `routing` is how tokens
+    reach their experts, for which `permuted_elements` of those that each pass moves are copied. `stored_*` are the
+    bytes kept for backward, of the input tensor and of the operator's own results; `workspace_bytes` exist only while
+    it runs. `selective` operators are computed again by selective recomputation; `kept_input_share` is the part of the
+    input that recomputation per operator keeps.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Operator:
     separate_backward_share: float = 0.0
     launches: float = 1.0
     backward_launches: float | None = None
+    separate_repeats: bool = False
     permuted_elements: float = 0.0
     fused_attention: bool = False
     executed_share: float = 1.0
@@ -146,8 +148,9 @@ class Precision:
 
     `product` is for the factors of linear layers' matrix products, None for that of the activations; 1 is FP8. The
     head, the router and attention use the activations' format, as in Transformer Engine and torchao. FP8 factors are
-    scaled by the largest elements of previous steps, or with `current_scaling` by their own. `stored_product` is for
-    the inputs that linear layers with FP8 factors keep for backward, None for that of the activations.
+    scaled by the largest elements of previous steps, with `current_scaling` by their own, or with `block_scaling` in
+    blocks (MXFP8). `stored_product` is for the inputs that linear layers with FP8 factors keep for backward, None for
+    that of the activations.
     """
 
     activation: float = 2
@@ -158,6 +161,7 @@ class Precision:
     product: float | None = None
     stored_product: float | None = None
     current_scaling: bool = False
+    block_scaling: bool = False
 
 
 MIXED = Precision()

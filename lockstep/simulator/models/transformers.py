@@ -246,6 +246,7 @@ def moe(
     head_norm: bool = False,
     padded_tokens: bool = False,
     graphed_router: bool = False,
+    separate_experts: bool = False,
     precision: Precision = MIXED,
     name: str = "moe",
 ) -> ModelSpec:
@@ -254,7 +255,7 @@ def moe(
     All tokens pass the `shared_ffn` features of the shared experts. The first `dense_layers` layers have a dense
     feed-forward layer of `dense_ffn` features instead. The load is balanced: all experts get equally many tokens, which
     are copied to the sizes that FP8 products need if `padded_tokens`. The kernels of a `graphed_router` are in a CUDA
-    graph.
+    graph; the host issues the products of `separate_experts` one after the other.
 
     Raises
     ------
@@ -276,6 +277,7 @@ def moe(
         width=width,
         padded_tokens=padded_tokens,
         graphed_router=graphed_router,
+        separate_experts=separate_experts,
     )
     block = attention_block(s, h, shape, width, latent=latent, head_norm=head_norm)
     layer = Module(name="layer", children=(*block, *wide, residual("residual2", s, h, dropout=False)))

@@ -54,6 +54,11 @@ _BYTES["current_scaling"] = flag(
     default=False,
 )
 
+_BYTES["block_scaling"] = flag(
+    "FP8 factors have a scale for each block (MXFP8); the factors of each expert are cast by themselves",
+    default=False,
+)
+
 
 def _precision(default: str) -> Field:
     return Field(
@@ -170,6 +175,11 @@ MODELS: Mapping[str, Mapping[str, Field]] = {
         "graphed_router": flag(
             "the host does not issue the router's kernels, which are in a CUDA graph (Megatron-LM: --cuda-graph-scope "
             "moe_router)",
+            default=False,
+        ),
+        "separate_experts": flag(
+            "the host issues the products, casts and gradients of each expert by themselves (Transformer Engine's "
+            "GroupedLinear), instead of one kernel for all experts of a rank",
             default=False,
         ),
     },
