@@ -307,6 +307,12 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "Megatron-Bridge, H100, FP8, experts": _BRIDGE_EXPERTS,
     "Megatron-Bridge, H100, FP8, experts: all-to-all overlap": replace(_BRIDGE_EXPERTS, overlap_experts=True),
     "Megatron-Core, experts, H100": _MEGATRON_EXPERTS,
+    "Megatron-Core, long sequences and graphs, experts, H100": replace(
+        _MEGATRON_EXPERTS, context=ContextParallelism(exchange=RING)
+    ),
+    "Megatron-Core, long sequences and graphs, experts, H100: DeepEP, all-to-all overlap, graphed router": replace(
+        _MEGATRON_EXPERTS, overlap_experts=True, graphed_router=True
+    ),
     "Megatron-Core, experts, H100: DeepEP, all-to-all overlap": replace(_MEGATRON_EXPERTS, overlap_experts=True),
     "Megatron-Bridge, experts, H100": _BRIDGE_HYBRIDEP_BF16,
     "Megatron-Bridge, experts, H100: HybridEP, all-to-all overlap": replace(

@@ -51,8 +51,11 @@ _COLUMNS = (
     *("global_batch", "recompute", *_MEASURED),
 )
 _OWN_STAGE_LAYERS = "embedding and head are layers of their own"
-_RECOMPUTED_NOTE, _RECOMPUTED = "recomputes norms and activations", ("norm1", "norm2", "expert_gate")
-"""`--recompute-modules moe_act layernorm`, "norm, act" in the source's table."""
+_RECOMPUTED: Mapping[str, tuple[str, ...]] = {
+    "recomputes norms and activations": ("norm1", "norm2", "expert_gate"),
+    "recomputes norms and experts": ("norm1", "norm2", "router", "expert1", "expert_gate", "expert2", "combine"),
+}
+"""`--recompute-modules moe_act layernorm`, "norm, act" in the source's table, and `layernorm moe`."""
 _SIZES = re.compile(r"(?P<before>\d+) (?P<what>kv heads|experts|chosen)|(?P<name>ffn|head dim|ep) (?P<after>\d+)")
 """Sizes in the column `model` that no column of their own holds."""
 _UNGATED = "no gate"
@@ -157,9 +160,9 @@ def _read(row: Row) -> Run:
         micro_batch = batch // degrees.dp // degrees.pp
     schedule = Schedule(micro_batches=batch // degrees.dp // micro_batch)
     tree = preset(model, degrees, schedule)
-    if _RECOMPUTED_NOTE in row["note"]:
-        for leaf in tree.root.find("*"):
-            if leaf.name in _RECOMPUTED:
+    for note, names in _RECOMPUTED.items():
+        for leaf in tree.root.find("*") if note in row["note"] else ():
+            if leaf.name in names:
                 leaf.recompute(FULL)
     if framework.fills_stages:
         _fill_stages(tree, degrees, ends=_OWN_STAGE_LAYERS in row["note"])
