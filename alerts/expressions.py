@@ -82,6 +82,26 @@ unless on ()
 )"""
 
 
+def known(vector: str, site: Site) -> str:
+    """Return `vector` while a coordinator can be asked, else nothing."""
+    return f"(\n{_indent(vector)}\n)\nunless on ()\n(\n{_indent(unreachable(site))}\n)"
+
+
+def lasting(expr: str, meanwhile: str, site: Site) -> str:
+    """Return a page's expression that does not end while no coordinator can be asked.
+
+    Alertmanager drops an end that is inhibited, and the pager's incident stays open for ever. `meanwhile` selects the
+    page's own series of the last evaluation, one value per run.
+    """
+    return f"{expr}\nor on ({site.run_labels})\n({meanwhile})\nand on ()\n(\n{_indent(unreachable(site))}\n)"
+
+
+def active_seconds(name: str, site: Site) -> str:
+    """Return for how long an alert has been pending or firing by run, seconds, as of the last evaluation."""
+    series = f'ALERTS_FOR_STATE{{alertname="{name}"}}'
+    return f"time() - {by_run('max', series, site)}"
+
+
 def last_step_age(site: Site) -> str:
     """Return seconds since the last step that all ranks of a run have completed, as observed by the coordinator.
 

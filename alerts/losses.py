@@ -5,7 +5,7 @@ texts look up who and why. While it fires, the tickets on causes and symptoms of
 """
 
 from alerts import links
-from alerts.expressions import by_run, fires, slower_than_history, unfinished, unreachable
+from alerts.expressions import by_run, fires, lasting, slower_than_history, unfinished
 from alerts.policy import AlertPolicy, Site
 from alerts.rule import Alert
 
@@ -39,17 +39,16 @@ def alert(site: Site, policy: AlertPolicy) -> Alert:
     by_suspects, by_history = f"{suspects} {ranks}", f"({slower}) {ranks}"
     limit = policy.page_devices_lost
     # Once it has paged, it lasts as long as a rank is slow: a loss around the limit is a single page.
-    lasting = f"({by_suspects}) and on ({site.run_labels}) {fires(NAME)}"
-    # Nor does it end while no coordinator can be asked: an end that an inhibition keeps back is never sent.
-    unknown = f"{limit} * {by_run('count', f'{fires(NAME)} and on () ({unreachable(site)})', site)}"
+    still = f"({by_suspects}) and on ({site.run_labels}) {fires(NAME)}"
+    lost = unfinished(
+        f"{by_suspects} > {limit}\nor on ({site.run_labels})\n{by_history} > {limit}\n"
+        f"or on ({site.run_labels})\n{still}",
+        site,
+    )
     return Alert(
         name=NAME,
         severity="critical",
-        expr=unfinished(
-            f"{by_suspects} > {limit}\nor on ({site.run_labels})\n{by_history} > {limit}\n"
-            f"or on ({site.run_labels})\n{lasting}\nor on ({site.run_labels})\n{unknown}",
-            site,
-        ),
+        expr=lasting(lost, f"{limit} * {by_run('count', fires(NAME), site)}", site),
         for_seconds=policy.devices_lost_for_seconds,
         incidents=_INCIDENTS,
         dashboard=f"{{{{ with {_WORST} }}}}{{{{ with . | first }}}}{links.rank_dashboard(site, '.Labels.rank')}"

@@ -9,7 +9,18 @@ others, including runs of unknown size: a ticket may be wrong about the size, a 
 from dataclasses import replace
 
 from alerts import links
-from alerts.expressions import by_run, has_many_ranks, held, last_known, last_step_age, rank_step_age, unfinished
+from alerts.expressions import (
+    active_seconds,
+    by_run,
+    has_many_ranks,
+    held,
+    known,
+    last_known,
+    last_step_age,
+    lasting,
+    rank_step_age,
+    unfinished,
+)
 from alerts.policy import AlertPolicy, Site
 from alerts.rule import Alert
 
@@ -34,11 +45,16 @@ def _of_few(vector: str, site: Site, policy: AlertPolicy) -> str:
     return f"{vector}\nunless on ({site.run_labels})\n{has_many_ranks(site, policy)}"
 
 
+def _page(name: str, vector: str, site: Site, policy: AlertPolicy) -> str:
+    """Return the expression of a page, which is frozen while no coordinator can be asked."""
+    return lasting(known(_of_many(vector, site, policy), site), active_seconds(name, site), site)
+
+
 def _run_crashed(site: Site, policy: AlertPolicy) -> Alert:
     return Alert(
         name="LockstepRunCrashed",
         severity="critical",
-        expr=_of_many(_crashed(site), site, policy),
+        expr=_page("LockstepRunCrashed", _crashed(site), site, policy),
         for_seconds=policy.crashed_for_seconds,
         incidents=links.by_cause("process"),
         dashboard=links.dashboard_of(site, links.by_cause("process")),
@@ -85,7 +101,7 @@ def _run_hung(site: Site, policy: AlertPolicy) -> Alert:
     return Alert(
         name="LockstepRunHung",
         severity="critical",
-        expr=unfinished(_of_many(_hung(site, policy), site, policy), site),
+        expr=_page("LockstepRunHung", unfinished(_hung(site, policy), site), site, policy),
         for_seconds=policy.hung_for_seconds,
         incidents=links.OF_HANG,
         dashboard=links.dashboard_of(site, links.OF_HANG),
@@ -147,7 +163,7 @@ def _run_stalled(site: Site, policy: AlertPolicy) -> Alert:
     return Alert(
         name="LockstepRunStalled",
         severity="critical",
-        expr=unfinished(_of_many(_stalled(site, policy), site, policy), site),
+        expr=_page("LockstepRunStalled", unfinished(f"({_stalled(site, policy)})", site), site, policy),
         for_seconds=policy.stalled_for_seconds,
         incidents=links.OF_HANG,
         resolves="a step is completed, or the run is over",

@@ -1,8 +1,9 @@
 """The group of all alerts on runs, and two silent alerts that prevent old news from being sent.
 
 When a coordinator disappears, so do its series: at the next evaluation every verdict has ended and inhibits nothing any
-more. A ticket that is kept firing for a while outlives the page that covers it, and would be sent as news once the page
-has ended. Both silent alerts are sources of inhibitions and have no receiver.
+more, except for pages, which last by their own expressions. A ticket that is kept firing for a while outlives the page
+that covers it, and would be sent as news once the page has ended. Both silent alerts are sources of inhibitions and
+have no receiver.
 
 There is one group, evaluated in order: a silent alert reaches Alertmanager before the alerts that end in the same
 evaluation, and the tickets on a slow device end there before the page that inhibits them.
@@ -41,7 +42,7 @@ def _coordinator_unreachable(site: Site) -> Alert:
         resolves="a coordinator has been up for 30 s",
         summary="The verdicts on all runs are unknown now, or were half a minute ago.",
         description="No coordinator could be scraped, or it has only just come back. Its last verdicts on runs may be "
-        "out of date, so alerts on them are inhibited. This alert has no receiver.",
+        "out of date, so tickets on them are inhibited and pages neither begin nor end. This alert has no receiver.",
         per_run=False,
     )
 

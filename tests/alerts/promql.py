@@ -24,10 +24,12 @@ _WORDS = (*_LISTS, "and", "or", "unless", "bool", "offset", "inf", "nan")
 _TARGET = ("job", "instance")
 _EXTERNAL = {"cluster": ("=~", "$cluster")}
 """Labels that a site may add to all series, in the form that also matches series without them."""
+_OF_ALERTS = (*_TARGET, "alertname", "severity", "run", "rank", "hostname", "cause")
 _OF_PROMETHEUS = {
     "up": _TARGET,
     **{name: (*_TARGET, *labels) for name, labels in external_metrics.LABELS.items()},
-    "ALERTS": (*_TARGET, "alertname", "alertstate", "severity", "run", "rank", "hostname", "cause"),
+    "ALERTS": (*_OF_ALERTS, "alertstate"),
+    "ALERTS_FOR_STATE": _OF_ALERTS,
 }
 RATES = ("rate", "irate", "increase", "resets")
 COUNTS = "count"

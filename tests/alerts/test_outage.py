@@ -83,6 +83,28 @@ def case(series, *checks):
     return {"interval": "15s", "input_series": inputs, "promql_expr_test": list(checks)}
 
 
+OF_STOPS = {
+    "LockstepRunCrashed": ('lockstep_run_incidents_open{run="a",cause="process"}', "_x20 1x{known} stale _x100"),
+    "LockstepRunHung": ('lockstep_incident_silence_seconds{run="a",rank="3"}', "_x20 400x{known} stale _x100"),
+    "LockstepRunStalled": ('lockstep_run_last_step_timestamp_seconds{run="a"}', "300x{all} stale _x100"),
+}
+"""A stop from 5 min on (a stall from 10 min on): the page's series, and how it goes."""
+
+
+@pytest.mark.parametrize("page", OF_STOPS)
+def test_a_page_of_a_stopped_run_neither_begins_nor_ends_without_a_coordinator(tmp_path, page):
+    """It fires before an outage of eight minutes, in it, and half a minute longer; and then only if the run still stands."""
+    series, values = OF_STOPS[page]
+    before = values.format(known=59, all=79)
+    known = {UP: "1x79 0x31 1x80", RANKS: "64x79 stale _x31 64x80", series: before}
+    fires = f"vector(1) unless on () {firing(page)}"
+    case_known = case(known, times(fires, 12, 28, 0), times(fires, 29, 40, 40))
+    begun = {UP: "1x3 0x31 1x80", RANKS: "64x79 64x80", series: before.replace("stale _x100", "_x100")}
+    case_begun = case(begun, times(firing(page), 0, 9, 0))
+    done = run_promtool({"evaluation_interval": "15s", "tests": [case_known, case_begun]}, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_no_untrue_alert_is_sent(tmp_path):
     """At no evaluation is an alert untrue and free to be sent; without the silent alerts there are such."""
     outage = case(
