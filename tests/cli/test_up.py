@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.cli.main import build_parser
-from tests.support.servers import free_port, get, get_json, running, wait_until
+from tests.support.servers import WAIT_S, free_port, get, get_json, running, wait_until
 
 UP = [sys.executable, "-m", "lockstep.cli.main", "up"]
 
@@ -30,7 +30,7 @@ def test_with_a_token_file_things_can_be_changed(tmp_path):
             return answer.status
 
     with running(command, tmp_path / "up.log"):
-        wait_until(lambda: get(f"http://127.0.0.1:{port}/-/healthy"), 60, "lockstep up is healthy")
+        wait_until(lambda: get(f"http://127.0.0.1:{port}/-/healthy"), WAIT_S, "lockstep up is healthy")
         with pytest.raises(urllib.error.HTTPError, match="401"):
             change({})
         assert change({"Authorization": "Bearer word-of-many-letters"}) == 200
@@ -52,7 +52,7 @@ def test_the_services_meet_without_a_port_of_a_broker(tmp_path):
     exporter, coordinator = free_port(), free_port()
     command = [*UP, f"--root={tmp_path}", f"--coordinator-port={coordinator}", f"--exporter-port={exporter}"]
     with running(command, tmp_path / "up.log") as process:
-        targets = wait_until(lambda: get_json(f"http://127.0.0.1:{coordinator}/api/v1/targets"), 60, "the heartbeat")
+        targets = wait_until(lambda: get_json(f"http://127.0.0.1:{coordinator}/api/v1/targets"), WAIT_S, "the heartbeat")
         assert [target["targets"][0].rpartition(":")[2] for target in targets] == [str(exporter)]
         assert get(f"http://127.0.0.1:{coordinator}/-/ready")
         assert listening(process.pid) == {exporter, coordinator}

@@ -12,7 +12,7 @@ import pytest
 
 import lockstep
 from tests.distributions.conftest import ROOT, bare_environment
-from tests.support.servers import free_port, get, running, wait_until
+from tests.support.servers import WAIT_S, free_port, get, running, wait_until
 
 pytestmark = pytest.mark.torch  # a minute of builds and installs, once rather than in both parts of pure tests
 FOLDERS = ("exporter", "coordinator", "dashboards", "alerts")
@@ -138,7 +138,7 @@ def test_services_start_next_to_a_users_own_folders(programs, project, tmp_path,
                 assert process.poll() is None, log.read_text()[-3000:]
                 return get(f"http://127.0.0.1:{port}/-/healthy")
 
-            wait_until(healthy, 60, "lockstep up is healthy")
+            wait_until(healthy, WAIT_S, "lockstep up is healthy")
         assert "lockstep.coordinator." in log.read_text()
 
 

@@ -23,7 +23,7 @@ from tests.helm.kubernetes import NEWEST, POLICIES_SINCE, SIDECARS_SINCE, check
 from tests.helm.test_started import copy_agent
 from tests.injection.json_patch import apply_patch
 from tests.injection.test_review import review_of
-from tests.support.servers import free_port, running, wait_until
+from tests.support.servers import WAIT_S, free_port, running, wait_until
 
 VALUES = ci_values(CHART / "ci" / "injection-values.yaml")
 POLICY = ci_values(CHART / "ci" / "injection-policy-values.yaml")
@@ -100,7 +100,7 @@ def webhook(node):
             return False
 
     with running([*command, f"--host={LOOPBACK}"], log, environment) as process:
-        wait_until(healthy, 60, "the webhook is healthy")
+        wait_until(healthy, WAIT_S, "the webhook is healthy")
         yield found
 
 

@@ -147,7 +147,7 @@ def test_a_job_is_monitored_through_what_the_chart_starts(release):
         found = get_json(f"{release.url('coordinator')}/api/v1/runs/{RUN}")
         return found is not None and found["step"] > 20 and len(found["ranks"]) == RANKS and found
 
-    run = wait_until(seen, 60, "steps of the run on all ranks")
+    run = wait_until(seen, WAIT_S, "steps of the run on all ranks")
     assert [one["rank"] for one in run["ranks"]] == list(range(RANKS))
     metrics = get(f"{release.url('exporter')}/metrics")
     for rank in range(RANKS):
