@@ -10,7 +10,7 @@ from coordinator.decide.explain import ExplanationContext, explain_instructions
 from coordinator.decide.growth_incidents import remaining_seconds
 from coordinator.decide.saved_run import DetectionProgress, DetectorState, SavedRun, fingerprint_of
 from coordinator.decide.transitions import OVER, State
-from coordinator.detect.anomalies import SLOW_RANK
+from coordinator.detect.anomalies import FLUCTUATION, SLOW_RANK
 from coordinator.detect.detector import Detector
 from coordinator.detect.hangs.progress import ProgressBook
 from coordinator.detect.memory_growth import MemoryGrowthTest
@@ -264,7 +264,7 @@ class Run:
             ranks_blind=step_result.ranks_blind if step_result else 0,
             step=step_result.step if step_result else None,
             last_step_unix_s=step_result.unix_s if step_result else None,
-            recent_step_seconds=step_result.recent_step_seconds if step_result else None,
+            recent_step_seconds=_usual_now(step_result) if step_result else None,
             baseline_step_seconds=step_result.baseline_step_seconds if step_result else None,
             fluctuating=bool(step_result and step_result.fluctuating),
             slow_ranks=len(slow),
@@ -284,6 +284,16 @@ class Run:
             expected_error_ratio=model.error_band_ratio if model else None,
             earlier=self.attempts.of_series(self.series, self._workload_digest),
         )
+
+
+def _usual_now(step_result: "StepResult") -> float | None:
+    """Return what a step takes now, seconds: the median; where single ones became long, the mean."""
+    mean_s = (
+        (step_result.baseline_step_seconds or 0.0) + anomaly.excess_seconds
+        for anomaly in step_result.anomalies
+        if anomaly.kind == FLUCTUATION and "share_of_steps" in anomaly.numbers
+    )
+    return next(mean_s, step_result.recent_step_seconds)
 
 
 def _suspect(run: Run, ratio: float, rank: int, incident: "Incident") -> Suspect:

@@ -279,7 +279,7 @@ class IncidentTracker:
     def _add_losses(self, anomalies: "dict[Key, Anomaly]", step_result: "StepResult", opened: set[str]) -> None:
         """Add the cost of each incident's worst anomaly, over all ranks of the job.
 
-        For a new incident, since its onset.
+        For a new incident, since its onset: its mean cost in each step, of which single ones may have been slow.
 
         The run lost only the largest of these costs: the other anomalies would have been waited for meanwhile.
         """
@@ -287,10 +287,10 @@ class IncidentTracker:
         for key, anomaly in anomalies.items():
             if anomaly.acts and key in self._assigned:
                 incident_id = self._assigned[key]
-                is_new = incident_id in opened
-                steps = max(1, step_result.step - anomaly.onset_step + 1) if is_new else 1
-                cost = lost_seconds(anomaly) * step_result.ranks_reporting * steps
-                costs[incident_id] = max(costs.get(incident_id, 0.0), cost)
+                lost_s = lost_seconds(anomaly)
+                if incident_id in opened:
+                    lost_s = min(lost_s, anomaly.excess_seconds) * max(1, step_result.step - anomaly.onset_step + 1)
+                costs[incident_id] = max(costs.get(incident_id, 0.0), lost_s * step_result.ranks_reporting)
         for incident_id, cost in costs.items():
             incident = self.incidents[incident_id]
             self.incidents[incident_id] = replace(incident, lost_device_seconds=incident.lost_device_seconds + cost)

@@ -113,7 +113,8 @@ _EVALUATED: tuple[Metric, ...] = (
     _coordinator(
         "lockstep_run_recent_step_duration_seconds",
         "gauge",
-        "Median duration of the last steps, without checkpoints and profiled steps.",
+        "Median duration of the last steps, without checkpoints and profiled steps; the mean where single ones became "
+        "long, here and there.",
         "run",
     ),
     _coordinator(

@@ -52,7 +52,9 @@ def test_the_services_meet_without_a_port_of_a_broker(tmp_path):
     exporter, coordinator = free_port(), free_port()
     command = [*UP, f"--root={tmp_path}", f"--coordinator-port={coordinator}", f"--exporter-port={exporter}"]
     with running(command, tmp_path / "up.log") as process:
-        targets = wait_until(lambda: get_json(f"http://127.0.0.1:{coordinator}/api/v1/targets"), WAIT_S, "the heartbeat")
+        targets = wait_until(
+            lambda: get_json(f"http://127.0.0.1:{coordinator}/api/v1/targets"), WAIT_S, "the heartbeat"
+        )
         assert [target["targets"][0].rpartition(":")[2] for target in targets] == [str(exporter)]
         assert get(f"http://127.0.0.1:{coordinator}/-/ready")
         assert listening(process.pid) == {exporter, coordinator}

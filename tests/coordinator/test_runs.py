@@ -80,6 +80,25 @@ def test_a_slow_rank_is_exported_until_its_incident_closes():
     assert run.policy.run.recover_steps <= steps_open < 30
 
 
+def test_a_run_whose_single_steps_become_long_has_one_incident_and_their_mean_as_its_step_time():
+    """A quarter of the steps, on all ranks: the median of the last steps shows none of it, what is exported does."""
+    scenario = Scenario(degrees="dp=4", steps=700)
+    for step in (400 + np.flatnonzero(np.random.default_rng(1).random(300) < 0.25)).tolist():
+        scenario = scenario.with_fault("data", *range(4), seconds=0.3, begin=step, end=step + 1)
+    watch, recording = runs(), generate(scenario)
+    two_nodes(watch)
+    orders = play(watch, recording, 0, 700)
+    run = watch.by_name["job"]
+    snapshot = watch.snapshot_of(run)
+    assert orders.count(("job", "OpenIncident")) == 1
+    (incident,) = run.machine.tracker.incidents.values()
+    assert (incident.kind, incident.cause, incident.ranks) == ("fluctuation", "data", ())
+    assert snapshot.fluctuating
+    lost_s = snapshot.recent_step_seconds - snapshot.baseline_step_seconds
+    assert lost_s == pytest.approx(0.25 * 0.3, rel=0.3)
+    assert run.machine.tracker.lost_device_seconds == pytest.approx(4 * 300 * 0.25 * 0.3, rel=0.5)
+
+
 def test_runs_do_not_see_each_other():
     """Two runs with the same ranks keep their own steps, incidents and states."""
     watch = runs()

@@ -47,7 +47,9 @@ def test_exporters_are_found_and_scraped_over_tls(tmp_path):
                 answer = get_json(f"{address}/api/v1/query?query={query}")
                 return {series["metric"]["instance"]: series["value"][1] for series in answer["data"]["result"]}
 
-            wait_until(lambda: up("lockstep-coordinator") == {f"127.0.0.1:{coordinator_port}": "1"}, WAIT_S, "coordinator")
+            wait_until(
+                lambda: up("lockstep-coordinator") == {f"127.0.0.1:{coordinator_port}": "1"}, WAIT_S, "coordinator"
+            )
             wait_until(lambda: up("lockstep-exporter") == {f"127.0.0.1:{exporter_port}": "1"}, WAIT_S, "exporter found")
             found = get_json(f"{address}/api/v1/targets")["data"]["activeTargets"]
             (exporter,) = [each for each in found if each["labels"]["job"] == "lockstep-exporter"]
