@@ -5,7 +5,7 @@ from alerts.policy import AlertPolicy, Site
 OVER = "finished|cancelled|crashed"
 """States of runs whose processes have ended, as a regular expression."""
 GAP = "5m"
-"""A coordinator that cannot be scraped for longer has its own alert, LockstepCoordinatorDown, which inhibits alerts
+"""A coordinator that cannot be scraped for longer has its own alert, LockstepCoordinatorDown, which inhibits tickets
 that end because its series are missing."""
 _BACK = "30s"
 """A coordinator that is back has connected and knows its runs within seconds; the next scrape shows it."""

@@ -1,7 +1,7 @@
 """A coordinator that dies and comes back, and a page that ends: no one is sent what is not so.
 
-First which alerts fire when, by Prometheus' rule engine; then what Alertmanager makes of it. Each is done without the
-silent alert as well, and must fail then.
+First which alerts fire when, by Prometheus' rule engine; then what Alertmanager makes of it. What a silent alert keeps
+back is shown without it as well, and must be sent then.
 """
 
 import json
@@ -36,7 +36,7 @@ OUTAGE = {
     SUSPECT: "_x20 0.5x59 stale _x32 0.5x80",
     RANKS: "64x79 stale _x32 64x80",
 }
-# The same fault, repaired while the coordinator is gone: before it has a page of its own, and after that.
+# The same fault, repaired while the coordinator is gone.
 REPAIRED_MEANWHILE = OUTAGE | {RECENT: "1.5x79 stale _x32 1x80", SUSPECT: "_x20 0.5x59 stale _x112"}
 # Scrapes that fail now and then; at the first of them the fault ends.
 SHAKY = {
@@ -106,7 +106,7 @@ def test_a_page_of_a_stopped_run_neither_begins_nor_ends_without_a_coordinator(t
 
 
 def test_no_untrue_alert_is_sent(tmp_path):
-    """At no evaluation is an alert untrue and free to be sent; without the silent alerts there are such."""
+    """At no evaluation is an alert untrue and free to be sent; without the silent alert of an explained run there are such."""
     outage = case(
         OUTAGE,
         times(sent_ticket(SILENT, EXPLAINED), 0, 40, 0),
