@@ -182,7 +182,7 @@ class FluctuationTest(Learner):
     def _count(self, deviation: float, step: int) -> None:
         """Count a step if it is long, as far as nothing else explains that."""
         if self._is_explained:
-            self.long_steps.forget()
+            self.long_steps.clear()
         elif self.is_warm and not self._work.is_changing:
             self.long_steps.step(deviation, self._noise.sigma, step, self.policy)
 

@@ -7,7 +7,7 @@ pages: such a sum reaches h at most once in exp(h) steps (Lorden 1971).
 
 The usual rate is learnt from the steps for which the sum is at zero, so that it never learns a fault. It is known from
 few steps, so its upper confidence bound is used: a run of which 100 steps were evaluated, none of them long, is assumed
-to have one in 27. Long steps on a schedule (`detect/schedule.py`) are checkpoints, and are taken out of the sum.
+to have one in 27. Long steps on a schedule (`detect/schedule.py`) are checkpoints, and are usual.
 """
 
 import math
@@ -39,7 +39,7 @@ class LongSteps(Learner):
 
     LEARNT = (
         *("_usual_events", "_usual_steps", "_sum", "_steps", "_events", "_excess", "_rest_steps"),
-        *("onset_step", "is_alarm", "_event_steps", "_weights"),
+        *("onset_step", "is_alarm", "_event_steps"),
     )
 
     def __init__(self) -> None:
@@ -47,21 +47,16 @@ class LongSteps(Learner):
         self._usual_steps = 0.0
         self._rest_steps = 0  # since the last long step
         self._event_steps: deque[int] = deque(maxlen=_KEPT)
-        self._weights: deque[float] = deque(maxlen=_KEPT)  # what each of these still contributes to the sum
         self.is_alarm = False
         """Whether single steps are long now, more often than usual."""
-        self._clear()
+        self.clear()
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Drop the sum and its alarm, and learn nothing of its steps."""
         self._sum = self._excess = 0.0
         self._steps = self._events = 0
         self.onset_step = -1
         self.is_alarm = False
-        self._weights.extend([0.0] * len(self._weights))
-
-    def forget(self) -> None:
-        """Drop the sum, because a known fault explains its long steps."""
-        self._clear()
 
     def step(self, deviation: float, sigma: float, step: int, policy: "FluctuationPolicy") -> None:
         """Add one step's deviation from the run's level; `sigma` is the noise of single steps. Both are logarithms."""
@@ -73,11 +68,9 @@ class LongSteps(Learner):
         self._steps += 1
         self._events += is_event
         self._excess += math.expm1(deviation) * is_long
-        score = self._score(is_event=is_event)
-        self._sum += score
+        self._sum += self._score(is_event=is_event)
         if is_event:
             self._event_steps.append(step)
-            self._weights.append(score)
         self._decide(policy)
 
     def _score(self, *, is_event: bool) -> float:
@@ -92,31 +85,25 @@ class LongSteps(Learner):
         """Raise or end the alarm, or learn what was none."""
         if self.is_alarm:
             if self._rest_steps > max(_QUIET_STEPS_MIN, _QUIET_GAPS * self._steps / self._events):
-                self._clear()
+                self.clear()
             return
         limit = math.log(steps_between("run_counts", policy.false_page_steps))
-        if self._sum > limit and self._rest_steps == 0 and self.lost_ratio > policy.floor_ratio:
-            self._discount_schedule()
-            self.is_alarm = self._sum > limit
-        if self._sum <= 0 or (self._steps > _USUAL_STEPS and not self.is_alarm):
+        exceeds = self._sum > limit and self._rest_steps == 0 and self.lost_ratio > policy.floor_ratio
+        if exceeds and not self._is_scheduled():
+            self.is_alarm = True
+        elif exceeds or self._sum <= 0 or self._steps > _USUAL_STEPS:
             self._learn()
 
-    def _discount_schedule(self) -> None:
-        """Take long steps on a schedule out of the sum, if nearly all are: of one in ten, chance puts half on one."""
-        scheduled = on_schedule(sorted(self.onsets))
-        if len(scheduled) < _SCHEDULED_SHARE * len(self.onsets):
-            return
-        for place, step in enumerate(self._event_steps):
-            if step in scheduled:
-                self._sum -= self._weights[place]
-                self._weights[place] = 0.0
+    def _is_scheduled(self) -> bool:
+        """Whether nearly all of the last long steps are on a schedule: of one in ten, chance puts half on one."""
+        return len(on_schedule(sorted(self.onsets))) >= _SCHEDULED_SHARE * len(self.onsets)
 
     def _learn(self) -> None:
         """Count the steps of the sum as usual ones, and begin another."""
         fading = _DECAY**self._steps
         self._usual_events = self._usual_events * fading + self._events
         self._usual_steps = self._usual_steps * fading + self._steps
-        self._clear()
+        self.clear()
 
     @property
     def _usual_rate(self) -> float:

@@ -107,3 +107,23 @@ def test_a_restart_of_the_coordinator_forgets_no_long_step():
         assert other.long_steps.is_alarm
         assert other.long_steps.onset_step == whole.long_steps.onset_step
         assert other.level_ratio == pytest.approx(whole.level_ratio)
+
+
+def test_checkpoints_that_begin_late_in_a_job_that_stalls_are_no_slower_run():
+    """A step in 33 stalls, which is no schedule, and each 25th begins to take twice as long."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        values = steps(3000, seed=seed) * np.where(rng.random(3000) < 0.03, 1.5, 1.0)
+        values[BEGIN::25] *= 2
+        _, alarms = feed(values)
+        assert alarms == []
+
+
+def test_checkpoints_do_not_hide_long_steps_between_them():
+    """Each 50th step takes twice as long from the first one on."""
+    for seed in range(3):
+        values = long_here_and_there(0.3, 0.7, seed=seed, begin=1500)
+        values[::50] *= 2
+        _, alarms = feed(values)
+        assert alarms
+        assert alarms[0][0] >= 1500
